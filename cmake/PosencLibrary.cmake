@@ -1,0 +1,46 @@
+# libposenc. A file's name says how it is compiled, so a new encoding needs no line here (design: every room has the same plan):
+#   x_simd.cpp           pointer-only loops, once per instruction set
+#   x_cuda.cpp, x.cu     with CUDA only
+#   everything else      once
+file(GLOB POSENC_SOURCES CONFIGURE_DEPENDS csrc/posenc/*/*.cpp)
+set(POSENC_SIMD_SOURCES ${POSENC_SOURCES})
+list(FILTER POSENC_SIMD_SOURCES INCLUDE REGEX "_simd\\.cpp$")
+list(FILTER POSENC_SOURCES EXCLUDE REGEX "_(simd|cuda)\\.cpp$")
+
+set(POSENC_WARNINGS -Wall -Wextra -Werror)
+
+# Instruction sets with the flags and macros that ATen gives its own kernels. Off x86 the portable one serves alone.
+set(POSENC_ISAS DEFAULT)
+set(POSENC_FLAGS_DEFAULT)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND POSENC_ISAS AVX2 AVX512)
+  set(POSENC_FLAGS_AVX2 -mavx2 -mfma -mf16c)
+  set(POSENC_FLAGS_AVX512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c)
+endif()
+
+# The objects stand in the order DEFAULT, AVX2, AVX512 on the link line, DEFAULT first: of an inline function that several
+# of them emit, the linker keeps the first, and that one must run anywhere.
+set(POSENC_SIMD_OBJECTS)
+foreach(isa IN LISTS POSENC_ISAS)
+  add_library(posenc_${isa} OBJECT ${POSENC_SIMD_SOURCES})
+  target_include_directories(posenc_${isa} PRIVATE csrc)
+  target_link_libraries(posenc_${isa} PRIVATE posenc_torch::cpu)
+  target_compile_definitions(posenc_${isa} PRIVATE CPU_CAPABILITY=${isa} CPU_CAPABILITY_${isa} POSENC_BUILDING)
+  # Always -O3, in a debug build too: without inlining the objects would export hundreds of vector helpers. No contraction:
+  # cos and sin of a position are the same numbers on every instruction set. See tests/check_symbols.py.
+  target_compile_options(posenc_${isa} PRIVATE ${POSENC_FLAGS_${isa}} -O3 -ffp-contract=off -fno-math-errno ${POSENC_WARNINGS} -Wno-unknown-pragmas)
+  list(APPEND POSENC_SIMD_OBJECTS $<TARGET_OBJECTS:posenc_${isa}>)
+endforeach()
+
+add_library(posenc SHARED ${POSENC_SIMD_OBJECTS} ${POSENC_SOURCES} ${POSENC_CUDA_SOURCES})
+add_library(posenc::posenc ALIAS posenc)
+target_include_directories(posenc PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/csrc> $<INSTALL_INTERFACE:include>)
+target_link_libraries(posenc PUBLIC posenc_torch::cpu)
+target_compile_definitions(posenc PRIVATE POSENC_BUILDING)
+target_compile_options(posenc PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${POSENC_WARNINGS}>)
+# A program that only loads TorchScript names no symbol of posenc, and must still load it for its operators.
+target_link_options(posenc INTERFACE -Wl,--no-as-needed)
+if(POSENC_WITH_CUDA)
+  target_link_libraries(posenc PRIVATE posenc_torch::torch_cuda posenc_torch::c10_cuda CUDA::cudart)
+  target_compile_definitions(posenc PRIVATE POSENC_WITH_CUDA)
+endif()

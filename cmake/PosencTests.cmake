@@ -1,0 +1,20 @@
+# GoogleTest: the system's package, else a pinned download, else a message that says what to install.
+find_package(GTest QUIET)
+if(NOT GTest_FOUND)
+  message(NOTICE "posenc: the tests need GoogleTest and no package of it is installed; downloading v1.15.2. Without a network install "
+                 "libgtest-dev (Debian, Ubuntu), gtest-devel (Fedora) or googletest (conda, brew) instead.")
+  include(FetchContent)
+  FetchContent_Declare(googletest URL https://github.com/google/googletest/archive/refs/tags/v1.15.2.tar.gz
+                       URL_HASH SHA256=7b42b4d6ed48810c5362c265a17faebe90dc2373c885e5216439d37927f02926)
+  set(INSTALL_GTEST OFF)
+  FetchContent_MakeAvailable(googletest)
+endif()
+include(GoogleTest)
+file(GLOB POSENC_TEST_SOURCES CONFIGURE_DEPENDS tests/cpp/*/*.cpp)
+if(POSENC_TEST_SOURCES)
+  add_executable(posenc_tests ${POSENC_TEST_SOURCES})
+  target_include_directories(posenc_tests PRIVATE tests/cpp)
+  target_compile_options(posenc_tests PRIVATE -O1 -g0 -Wall -Wextra -Werror)
+  target_link_libraries(posenc_tests PRIVATE posenc GTest::gtest GTest::gtest_main)
+  gtest_discover_tests(posenc_tests DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+endif()

@@ -1,0 +1,46 @@
+#include <posenc/core/dispatch.h>
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+namespace posenc::core {
+
+bool needs_composite(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors) {
+  if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) {
+    return true;
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor._fw_grad(/*level=*/0).defined()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool wants_grad(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors) {
+  if (!c10::GradMode::is_enabled()) {
+    return false;
+  }
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.requires_grad()) {
+      return true;
+    }
+  }
+  return false;
+}
+
+at::Tensor float_list_tensor(at::ArrayRef<double> values, const at::TensorOptions& options) {
+  if (values.empty()) {
+    return at::empty({0}, options);
+  }
+  std::vector<at::Tensor> scalars;
+  scalars.reserve(values.size());
+  for (double value : values) {
+    scalars.push_back(at::scalar_tensor(value, options));
+  }
+  return at::stack(scalars);
+}
+
+}  // namespace posenc::core

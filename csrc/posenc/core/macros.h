@@ -1,0 +1,11 @@
+#pragma once
+
+/// Marks what libposenc exports; everything else stays inside (the library is compiled with hidden visibility).
+#define POSENC_API __attribute__((visibility("default")))
+
+/// A function that the host and the CUDA device share.
+#if defined(__CUDACC__)
+#define POSENC_HD __host__ __device__
+#else
+#define POSENC_HD
+#endif

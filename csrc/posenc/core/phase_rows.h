@@ -1,0 +1,107 @@
+#pragma once
+
+// cos and sin of position · frequency, for the loops of *_simd.cpp. Include it there only.
+//
+// One pure function of (position, frequency) on every path. An integer position p is split as 64·a + r; the angle of 64·a
+// is evaluated exactly in float64 and rotated by the angle of r, and the result is rounded once. So a row costs a few
+// multiply-adds and no sine, and whatever way a position is reached (range, offset, position_ids, another axis, a chunk, a
+// decode step, another instruction set) gives the same bits. A recurrence that runs along the rows would not.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+namespace posenc::core {
+namespace {
+
+class PhaseRows {
+ public:
+  /// `inv_freq`: n frequencies, radians per position. `amplitude` scales cos and sin, `sign` (±1) turns sin around.
+  PhaseRows(const double* inv_freq, int64_t n, double amplitude = 1.0, double sign = 1.0)
+      : inv_freq_(inv_freq),
+        n_(n),
+        amplitude_(amplitude),
+        sign_(sign),
+        base_block_(n, std::numeric_limits<double>::quiet_NaN()),
+        base_(2 * n),
+        step_known_(kBlock, false),
+        step_(kBlock * 2 * n) {}
+
+  /// Writes cos and sin of `position · inv_freq[i]` for i in [begin, end), rounded to T.
+  template <typename T>
+  void row(double position, T* cos, T* sin, int64_t begin, int64_t end) {
+    const double block = std::floor(position * (1.0 / kBlock));
+    const double rest = position - block * kBlock;
+    if (!(rest == std::floor(rest))) {  // a real-valued position (or NaN, infinity): the sine itself
+      for (int64_t i = begin; i < end; ++i) {
+        double c, s;
+        exact(position, inv_freq_[i], &c, &s);
+        cos[i] = static_cast<T>(c * amplitude_);
+        sin[i] = static_cast<T>(s * amplitude_ * sign_);
+      }
+      return;
+    }
+    const int64_t r = static_cast<int64_t>(rest);
+    make_step(r);
+    make_base(block, begin, end);
+    const double* step_cos = step_.data() + r * 2 * n_;
+    const double* step_sin = step_cos + n_;
+    const double* base_cos = base_.data();
+    const double* base_sin = base_cos + n_;
+    const double cos_scale = amplitude_, sin_scale = amplitude_ * sign_;
+    for (int64_t i = begin; i < end; ++i) {
+      cos[i] = static_cast<T>((base_cos[i] * step_cos[i] - base_sin[i] * step_sin[i]) * cos_scale);
+      sin[i] = static_cast<T>((base_sin[i] * step_cos[i] + base_cos[i] * step_sin[i]) * sin_scale);
+    }
+  }
+
+  template <typename T>
+  void row(double position, T* cos, T* sin) {
+    row(position, cos, sin, 0, n_);
+  }
+
+ private:
+  static constexpr int64_t kBlock = 64;
+
+  // The product's rounding error (2^-29 rad at position 2^24) is put back to first order, so that the angle is exact.
+  static void exact(double position, double frequency, double* cos, double* sin) {
+    const double angle = position * frequency;
+    const double error = std::fma(position, frequency, -angle);
+    const double c = std::cos(angle), s = std::sin(angle);
+    *cos = c - s * error;
+    *sin = s + c * error;
+  }
+
+  void make_base(double block, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (base_block_[i] != block) {
+        exact(block * kBlock, inv_freq_[i], &base_[i], &base_[n_ + i]);
+        base_block_[i] = block;
+      }
+    }
+  }
+
+  // On demand: a decoded token needs one of the 64.
+  void make_step(int64_t r) {
+    if (step_known_[r]) {
+      return;
+    }
+    double* cos = step_.data() + r * 2 * n_;
+    for (int64_t i = 0; i < n_; ++i) {
+      exact(static_cast<double>(r), inv_freq_[i], &cos[i], &cos[n_ + i]);
+    }
+    step_known_[r] = true;
+  }
+
+  const double* inv_freq_;
+  int64_t n_;
+  double amplitude_, sign_;
+  std::vector<double> base_block_, base_;
+  std::vector<char> step_known_;
+  std::vector<double> step_;
+};
+
+}  // namespace
+}  // namespace posenc::core
