@@ -1,5 +1,6 @@
 #include <posenc/core/positions.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cummax.h>

@@ -1,3 +1,4 @@
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/stack.h>
 #include <posenc/core/checks.h>
