@@ -54,13 +54,14 @@ POSENC_API at::Tensor& rotary_embedding_(at::Tensor& x, at::ArrayRef<double> inv
 ///
 /// \param x as above; usually (B, H, L, D).
 /// \param cos, sin tables (T, w) that position_ids index (rows 0 … L − 1 without), or rows already gathered, (B, L, w) or
-///   (1, L, w). w is n, or 2n where the table is doubled: cat(f, f) for halves, (f0, f0, f1, f1, …) for pairs; the two
-///   channels of a pair then use their own numbers, as transformers computes it. Differentiable in both.
+///   (1, L, w). Differentiable in both.
 /// \param position_ids (L), (1, L) or (B, L), integer; IndexError outside [0, T).
+/// \param doubled w is 2n, not n: the tables repeat each frequency, cat(f, f) for halves and (f0, f0, f1, f1, …) for pairs,
+///   and the two channels of a pair use their own numbers, as transformers computes it.
 POSENC_API at::Tensor apply_rotary(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                                    const std::optional<at::Tensor>& position_ids = std::nullopt, int64_t seq_dim = 2,
                                    bool interleaved = false, std::optional<bool> interleaved_out = std::nullopt,
-                                   int64_t rotary_start = 0, bool inverse = false);
+                                   int64_t rotary_start = 0, bool inverse = false, bool doubled = false);
 
 /// RoPE's frequencies base^(−2i/dim), i = 0 … dim/2 − 1, in float64.
 /// \param dim rotated channels, even; ValueError otherwise.

@@ -24,6 +24,10 @@ struct RotaryArgs {
   }
   int64_t n_axes() const;
 
+  at::OptionalIntArrayRef axes_ref() const {
+    return axes.has_value() ? at::OptionalIntArrayRef(at::IntArrayRef(*axes)) : std::nullopt;
+  }
+
   /// The transpose of the same map: the rotation of a gradient.
   RotaryArgs transposed() const;
 };

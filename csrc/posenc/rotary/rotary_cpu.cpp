@@ -1,10 +1,9 @@
 #include <posenc/rotary/rotary_cpu.h>
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <posenc/core/checks.h>
-#include <posenc/core/dispatch.h>
+#include <posenc/core/parallel.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -36,9 +35,8 @@ std::vector<Axis> head_axes(const at::Tensor& x, const at::Tensor& y, int64_t ba
 void run_tasks(const RotaryParams& p, at::ScalarType dtype) {
   const int64_t blocks = (p.seq + p.seq_block - 1) / p.seq_block;
   const int64_t work = p.seq_block * p.heads * p.head_dim;
-  const int64_t grain = std::max<int64_t>(1, at::internal::GRAIN_SIZE / work);
   const auto rotate = rotary_kernels().rotate(dtype);
-  at::parallel_for(0, blocks * p.batch, grain, [&](int64_t begin, int64_t end) { rotate(p, begin, end); });
+  core::parallel_tasks(blocks * p.batch, work, [&](int64_t begin, int64_t end) { rotate(p, begin, end); });
 }
 
 /// Walks the axes that could not be merged, one slice at a time.

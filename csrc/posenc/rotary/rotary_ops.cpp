@@ -30,12 +30,12 @@ using torch::autograd::variable_list;
 
 Tensor call(const Tensor& x, at::ArrayRef<double> inv_freq, const RotaryArgs& a) {
   return rotary_embedding(x, inv_freq, a.position_ids, a.offset, a.seq_dim, a.interleaved, a.interleaved_out, a.rotary_start,
-                          a.attention_factor, a.axes, a.inverse);
+                          a.attention_factor, a.axes_ref(), a.inverse);
 }
 
 Tensor call(const Tensor& x, const Tensor& inv_freq, const RotaryArgs& a) {
   return rotary_embedding(x, inv_freq, a.position_ids, a.offset, a.seq_dim, a.interleaved, a.interleaved_out, a.rotary_start,
-                          a.attention_factor, a.axes, a.inverse);
+                          a.attention_factor, a.axes_ref(), a.inverse);
 }
 
 /// The arguments across forward and backward; position_ids travels as a saved variable.
