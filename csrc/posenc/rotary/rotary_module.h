@@ -1,0 +1,110 @@
+#pragma once
+
+#include <posenc/rotary/rotary.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/pimpl.h>
+
+namespace posenc::nn {
+
+/// Options of RotaryPositionalEmbedding.
+///
+/// \code
+/// RotaryPositionalEmbedding rope(RotaryPositionalEmbeddingOptions(/*d_model=*/64).base(500000).interleaved(false));
+/// \endcode
+struct POSENC_API RotaryPositionalEmbeddingOptions {
+  /* implicit */ RotaryPositionalEmbeddingOptions(int64_t d_model) : d_model_(d_model) {}
+
+  /// Channels of one head, the last axis of the input.
+  TORCH_ARG(int64_t, d_model);
+  /// The length that the model was made for. RoPE itself has no limit; kept for the article's signature and for scaling.
+  TORCH_ARG(int64_t, max_seq_len) = 5000;
+  /// θ of the frequencies θ^(−2i/rotary_dim).
+  TORCH_ARG(double, base) = 10000.0;
+  /// Pairs (2i, 2i + 1); false: (i, i + rotary_dim / 2).
+  TORCH_ARG(bool, interleaved) = true;
+  /// Channels that are rotated (partial RoPE), even. Default: all from rotary_start on.
+  TORCH_ARG(std::optional<int64_t>, rotary_dim) = std::nullopt;
+  /// The first rotated channel.
+  TORCH_ARG(int64_t, rotary_start) = 0;
+  /// For each frequency the axis of position_ids that it reads. Default: one axis.
+  TORCH_ARG(std::optional<std::vector<int64_t>>, axes) = std::nullopt;
+  /// The axis of the input that is time.
+  TORCH_ARG(int64_t, seq_dim) = 1;
+  /// Scales the rotated channels.
+  TORCH_ARG(double, attention_factor) = 1.0;
+
+ public:
+  /// Throws ValueError naming the option, what was expected and what came.
+  void check() const;
+  /// The rotated width: rotary_dim or its default.
+  int64_t width() const;
+  /// The frequencies, float64, radians per position.
+  std::vector<double> inv_freq() const;
+};
+
+/// Rotary position embedding as a module: options and frequencies, no parameter and no buffer. See posenc::rotary_embedding.
+class POSENC_API RotaryPositionalEmbeddingImpl : public torch::nn::Cloneable<RotaryPositionalEmbeddingImpl> {
+ public:
+  explicit RotaryPositionalEmbeddingImpl(int64_t d_model)
+      : RotaryPositionalEmbeddingImpl(RotaryPositionalEmbeddingOptions(d_model)) {}
+  explicit RotaryPositionalEmbeddingImpl(RotaryPositionalEmbeddingOptions options_);
+
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  /// \param x (B, L, H, d_model), or another rank with time at options.seq_dim.
+  /// \param position_ids (L), (1, L), (B, L), with axes (A, B, L).
+  /// \param offset tokens before this call.
+  at::Tensor forward(const at::Tensor& x, const std::optional<at::Tensor>& position_ids = std::nullopt, int64_t offset = 0) const;
+
+  /// Query and key, which may differ in their number of heads, by the same positions.
+  std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& q, const at::Tensor& k,
+                                           const std::optional<at::Tensor>& position_ids = std::nullopt,
+                                           int64_t offset = 0) const;
+
+  /// The article's name; `seq_len`, where given, must be x's length.
+  at::Tensor apply_rotary_pos_emb(const at::Tensor& x, std::optional<int64_t> seq_len = std::nullopt, int64_t offset = 0) const;
+
+  RotaryPositionalEmbeddingOptions options;
+  /// Not a tensor, so that no cast of the module rounds it and no state dict holds it.
+  std::vector<double> inv_freq;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<at::Tensor>())}, {2, torch::nn::AnyValue(int64_t(0))})
+};
+TORCH_MODULE(RotaryPositionalEmbedding);
+
+/// Options of LongSequenceRoPE.
+struct POSENC_API LongSequenceRoPEOptions {
+  /* implicit */ LongSequenceRoPEOptions(int64_t head_dim) : head_dim_(head_dim) {}
+  /// Channels of one head.
+  TORCH_ARG(int64_t, head_dim);
+  /// Rows of one chunk, as the article cuts a long sequence.
+  TORCH_ARG(int64_t, chunk_size) = 1024;
+  TORCH_ARG(double, base) = 10000.0;
+  TORCH_ARG(bool, interleaved) = true;
+};
+
+/// RoPE for long sequences, x (B, L, H, head_dim).
+///
+/// The article cuts the sequence into chunks so that its tables stay small. The operator here keeps no table and works in
+/// blocks of 64 rows at any length, so whole and chunked are one computation: the same bits, the same time, and a scratch of
+/// some kilobytes either way. `use_chunking` and `chunk_size` are kept, and checked, for the article's signature.
+class POSENC_API LongSequenceRoPEImpl : public torch::nn::Cloneable<LongSequenceRoPEImpl> {
+ public:
+  explicit LongSequenceRoPEImpl(int64_t head_dim) : LongSequenceRoPEImpl(LongSequenceRoPEOptions(head_dim)) {}
+  explicit LongSequenceRoPEImpl(LongSequenceRoPEOptions options_);
+
+  void reset() override;
+  void pretty_print(std::ostream& stream) const override;
+  at::Tensor forward(const at::Tensor& x, bool use_chunking = true) const;
+
+  LongSequenceRoPEOptions options;
+  std::vector<double> inv_freq;
+
+ protected:
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(true)})
+};
+TORCH_MODULE(LongSequenceRoPE);
+
+}  // namespace posenc::nn

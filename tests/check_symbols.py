@@ -1,0 +1,43 @@
+"""Checks that no object compiled for one instruction set hands its inline code to the rest of the library.
+
+A weak symbol (an inline function, a template) that an AVX-512 object emits may be the copy that the linker keeps for all,
+and an older processor then crashes in it. The loop files are written so that they emit none; this looks at what they did.
+
+    python tests/check_symbols.py build/inplace
+"""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+
+# The tables of function pointers are what a loop file is for (strong, one per instruction set, not weak). Weak symbols that
+# are data of the compiler's own (type info, guards of DEFAULT) would be listed here with a reason; there are none.
+ALLOWED: tuple[str, ...] = ()
+
+
+def weak_symbols(nm: str, obj: pathlib.Path) -> list[str]:
+    out = subprocess.run([nm, "-C", "--defined-only", obj], check=True, capture_output=True, text=True)
+    rows = (line.split(maxsplit=2) for line in out.stdout.splitlines())
+    return [row[2] for row in rows if len(row) == 3 and row[1] in "WVuw"]
+
+
+def main() -> int:
+    nm = shutil.which("nm")
+    if nm is None:
+        print("check_symbols: no nm on PATH, so nothing was checked")
+        return 0
+    build = pathlib.Path(sys.argv[1])
+    objects = [o for isa in ("AVX2", "AVX512") for o in build.glob(f"CMakeFiles/posenc_{isa}.dir/**/*.o")]
+    bad = 0
+    for obj in objects:
+        for name in weak_symbols(nm, obj):
+            if not name.startswith(ALLOWED or ("\0",)):
+                print(f"check_symbols: {obj.name} of {obj.parts[-5]} emits the weak symbol {name}")
+                bad += 1
+    print(f"check_symbols: {len(objects)} objects, {bad} weak symbols")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
