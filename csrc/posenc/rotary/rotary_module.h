@@ -2,6 +2,8 @@
 
 #include <posenc/rotary/rotary.h>
 #include <torch/nn/cloneable.h>
+#include <torch/nn/modules/common.h>
+#include <torch/nn/modules/container/any.h>
 #include <torch/nn/pimpl.h>
 
 namespace posenc::nn {
