@@ -22,6 +22,14 @@ bool is_position_dtype(at::ScalarType dtype) {
          dtype != at::kBFloat16;
 }
 
+/// int64 or the real dtype of most bits, so that adding an offset neither overflows nor rounds. (MPS has no float64.)
+at::Tensor widest(const at::Tensor& ids) {
+  if (c10::isIntegralType(ids.scalar_type(), /*includeBool=*/false)) {
+    return ids.to(at::kLong);
+  }
+  return ids.device().is_mps() ? ids : ids.to(at::kDouble);
+}
+
 }  // namespace
 
 void check_position_ids(const char* op, const std::optional<at::Tensor>& position_ids, const at::Tensor& x, int64_t seq_dim,
@@ -60,7 +68,7 @@ at::Tensor position_tensor(const std::optional<at::Tensor>& position_ids, const 
     at::Tensor range = at::arange(at::Scalar(length), real.dtype(at::kLong)).add(at::Scalar(offset));
     return range.to(real.dtype().toScalarType()).unsqueeze(0).unsqueeze(0);
   }
-  at::Tensor ids = position_ids->to(real.dtype().toScalarType()).add(at::Scalar(offset));
+  at::Tensor ids = widest(*position_ids).add(at::Scalar(offset)).to(real.dtype().toScalarType());
   while (ids.dim() < 3) {
     ids = ids.unsqueeze(0);
   }
@@ -73,8 +81,7 @@ Positions make_positions(const std::optional<at::Tensor>& position_ids, int64_t 
   if (!position_ids.has_value()) {
     return result;
   }
-  // The offset is added before the conversion where the ids are integers, so the sum is exact.
-  at::Tensor ids = (offset == 0 ? *position_ids : position_ids->add(offset)).to(at::kDouble).contiguous();
+  const at::Tensor ids = (offset == 0 ? *position_ids : widest(*position_ids).add(offset)).to(at::kDouble).contiguous();
   result.storage = ids;
   PositionView& view = result.view;
   view.data = ids.const_data_ptr<double>();

@@ -1,6 +1,5 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/positions.h>
@@ -103,12 +102,9 @@ std::pair<at::Tensor, at::Tensor> table_grads(const at::Tensor& grad, const at::
   if (!args.wide) {
     cos_rows = cos_lo + cos_hi;
     sin_rows = sin_lo + sin_hi;
-  } else if (r.interleaved) {
-    cos_rows = at::stack({cos_lo, cos_hi}, -1).flatten(-2);
-    sin_rows = at::stack({sin_lo, sin_hi}, -1).flatten(-2);
   } else {
-    cos_rows = at::cat({cos_lo, cos_hi}, -1);
-    sin_rows = at::cat({sin_lo, sin_hi}, -1);
+    cos_rows = join_pairs(cos_lo, cos_hi, r.interleaved);
+    sin_rows = join_pairs(sin_lo, sin_hi, r.interleaved);
   }
   return {scatter_rows(cos_rows, cos, args), scatter_rows(sin_rows, sin, args)};
 }

@@ -7,6 +7,7 @@
 #include <posenc/core/positions.h>
 #include <posenc/rotary/apply_rotary.h>
 #include <posenc/rotary/rotary.h>
+#include <posenc/rotary/rotary_composite.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -117,12 +118,11 @@ struct ApplyRotaryFunction : torch::autograd::Function<ApplyRotaryFunction> {
   }
 
   static Tensor transpose_wide(const Tensor& grad, const Tensor& cos, const Tensor& sin, const TableArgs& args) {
-    const int64_t n = args.n;
-    const auto relayout = [&](const Tensor& table) {  // pairs ↔ halves
-      return args.rotary.interleaved ? table.unflatten(-1, {n, 2}).transpose(-1, -2).flatten(-2)
-                                     : table.unflatten(-1, {2, n}).transpose(-1, -2).flatten(-2);
-    };
     const RotaryArgs& r = args.rotary;
+    const auto relayout = [&](const Tensor& table) {
+      const auto [lo, hi] = split_pairs(table, args.n, 0, r.interleaved);
+      return join_pairs(lo, hi, r.layout_out());
+    };
     return apply_rotary(grad, relayout(cos), relayout(sin), r.position_ids, r.seq_dim, r.layout_out(), r.interleaved,
                         r.rotary_start, !r.inverse, /*doubled=*/true);
   }

@@ -59,10 +59,23 @@ at::Tensor phases(const at::Tensor& x, const at::Tensor& inv_freq, const RotaryA
 std::pair<at::Tensor, at::Tensor> split_pairs(const at::Tensor& x, int64_t n, int64_t start, bool interleaved) {
   const at::Tensor part = x.narrow(-1, start, 2 * n);
   if (interleaved) {
-    const at::Tensor pairs = part.unflatten(-1, {n, 2});
+    // reshape, not unflatten: the batched gradients of torch.autograd have a rule for it.
+    std::vector<c10::SymInt> shape = part.sym_sizes().vec();
+    shape.back() = n;
+    shape.push_back(2);
+    const at::Tensor pairs = part.reshape_symint(shape);
     return {pairs.select(-1, 0), pairs.select(-1, 1)};
   }
   return {part.narrow(-1, 0, n), part.narrow(-1, n, n)};
+}
+
+at::Tensor join_pairs(const at::Tensor& lo, const at::Tensor& hi, bool interleaved) {
+  if (!interleaved) {
+    return at::cat({lo, hi}, -1);
+  }
+  std::vector<c10::SymInt> shape = lo.sym_sizes().vec();
+  shape.back() = 2 * shape.back();
+  return at::stack({lo, hi}, -1).reshape_symint(shape);
 }
 
 at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Tensor& sin_lo, const at::Tensor& cos_hi,
@@ -73,8 +86,7 @@ at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Te
   at::Tensor lo, hi;
   rotate_pair(a.to(compute), b.to(compute), cos_lo.to(compute), sin_lo.to(compute), cos_hi.to(compute), sin_hi.to(compute),
               lo, hi);
-  at::Tensor y = args.layout_out() ? at::stack({lo, hi}, -1).flatten(-2) : at::cat({lo, hi}, -1);
-  y = y.to(x.scalar_type());
+  const at::Tensor y = join_pairs(lo, hi, args.layout_out()).to(x.scalar_type());
   const c10::SymInt end = x.sym_size(-1) - (start + 2 * n);
   if (start == 0 && end == 0) {
     return y;

@@ -21,6 +21,9 @@ at::Tensor align_freq(const at::Tensor& inv_freq, const at::Tensor& x, int64_t s
 /// The two channels of each pair of the rotated part, as x lays them out.
 std::pair<at::Tensor, at::Tensor> split_pairs(const at::Tensor& x, int64_t n, int64_t start, bool interleaved);
 
+/// (…, n) and (…, n) as the pairs of one (…, 2n): side by side, or in two halves.
+at::Tensor join_pairs(const at::Tensor& lo, const at::Tensor& hi, bool interleaved);
+
 /// Rotates by cos and sin aligned with x; `inverse` is not applied here.
 at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Tensor& sin_lo, const at::Tensor& cos_hi,
                      const at::Tensor& sin_hi, const RotaryArgs& args);
