@@ -1,4 +1,5 @@
-// Operators and modules of posenc on plain tensors: a rotation, its gradient, and attention under ALiBi.
+// Operators and modules of posenc on plain tensors: a rotation, its gradient, and attention under
+// ALiBi.
 #include <posenc/posenc.h>
 #include <torch/torch.h>
 

@@ -1,4 +1,5 @@
-// Continues a text with a model that examples/train_lm.py trained, scripted and saved. No Python at run time:
+// Continues a text with a model that examples/train_lm.py trained, scripted and saved. No Python at
+// run time:
 //
 //   run_scripted demo_out/alibi_scripted.pt "def "
 #include <torch/script.h>
@@ -26,8 +27,8 @@ int main(int argc, char** argv) {
       return 2;
     }
     for (int i = 0; i < 100; ++i) {
-      auto tokens = torch::tensor(bytes, torch::kInt64).unsqueeze(0);        // (1, L)
-      auto logits = model.forward({tokens}).toTensor();                      // (1, L, 256)
+      auto tokens = torch::tensor(bytes, torch::kInt64).unsqueeze(0);  // (1, L)
+      auto logits = model.forward({tokens}).toTensor();                // (1, L, 256)
       bytes.push_back(logits.select(1, -1).argmax(-1).item<int64_t>());
       text.push_back(static_cast<char>(bytes.back()));
     }

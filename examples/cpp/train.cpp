@@ -1,5 +1,5 @@
-// Training without Python: a one-layer model learns to say which token came three places earlier. It can only do so by
-// knowing positions, which RoPE attention tells it.
+// Training without Python: a one-layer model learns to say which token came three places earlier.
+// It can only do so by knowing positions, which RoPE attention tells it.
 #include <posenc/posenc.h>
 #include <torch/torch.h>
 
@@ -35,8 +35,8 @@ int main() {
   double loss_value = 0;
   for (int step = 1; step <= 300; ++step) {
     auto tokens = torch::randint(kVocabulary, {kBatch, kLength});
-    auto logits = model(tokens).slice(1, kBack);             // places 3 ... L - 1
-    auto targets = tokens.slice(1, 0, kLength - kBack);      // what stood three places earlier
+    auto logits = model(tokens).slice(1, kBack);         // places 3 ... L - 1
+    auto targets = tokens.slice(1, 0, kLength - kBack);  // what stood three places earlier
     auto loss = torch::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
     optimizer.zero_grad();
     loss.backward();
