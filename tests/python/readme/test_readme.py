@@ -29,6 +29,7 @@ def test_python_block_runs(code, tmp_path):
     paths = [p for p in sys.path if p]
     result = subprocess.run(
         [sys.executable, "-c", code],
+        check=False,
         capture_output=True,
         text=True,
         cwd=tmp_path,
