@@ -1,0 +1,124 @@
+"""Positional encodings for Transformers: one C++ library, fused operators, drop-in layers.
+
+>>> import torch, posenc
+>>> rope = posenc.RotaryPositionalEmbedding(64)
+>>> rope(torch.randn(2, 128, 8, 64)).shape
+torch.Size([2, 128, 8, 64])
+
+Layers live here (``posenc.RoPEAttention``), operators with defaults in
+``posenc.functional``, and the C++ modules, wrapped as ``nn.Module``, in ``posenc.cpp``.
+"""
+
+import os as _os
+
+import torch as _torch
+
+
+def _release(version: str) -> str:
+    """Major and minor number of a version: what has to agree for the C++ ABI."""
+    return ".".join(version.split("+")[0].split(".")[:2])
+
+
+_HOW_TO_BUILD = (
+    "Build it for the installed torch with `pip install --no-build-isolation .` in a checkout "
+    "of posenc (or `make demo` / `make test`, which build in place)."
+)
+
+try:
+    from . import _build_info
+except ImportError as _error:
+    raise ImportError(
+        f"posenc: the compiled library is missing from {_os.path.dirname(__file__)}: "
+        f"this package has not been built. {_HOW_TO_BUILD}"
+    ) from _error
+
+# Checked before the binary is loaded: with another torch it would fail with an undefined symbol.
+if _release(_build_info.TORCH_VERSION) != _release(_torch.__version__):
+    raise ImportError(
+        f"posenc {_build_info.VERSION} was built for torch {_build_info.TORCH_VERSION}, but torch "
+        f"{_torch.__version__} is installed. {_HOW_TO_BUILD} Or install torch "
+        f"{_release(_build_info.TORCH_VERSION)}."
+    )
+
+try:
+    from . import _C  # noqa: F401 (registers torch.ops.posenc)
+except ImportError as _error:
+    raise ImportError(
+        f"posenc: the compiled library of {_os.path.dirname(__file__)} cannot be loaded "
+        f"({_error}). {_HOW_TO_BUILD}"
+    ) from _error
+
+__version__: str = _build_info.VERSION
+#: Folder of the package's CMake configuration, for ``CMAKE_PREFIX_PATH`` of a C++ project.
+cmake_prefix_path: str = _os.path.join(
+    _os.path.dirname(_os.path.abspath(__file__)), "share", "cmake"
+)
+
+
+def get_include() -> str:
+    """Folder of the C++ headers: with it on the include path, ``#include <posenc/posenc.h>``."""
+    return _os.path.join(_os.path.dirname(_os.path.abspath(__file__)), "include")
+
+
+def _tag_compile_cache() -> None:
+    """Make torch's on-disk cache of compiled code depend on this build.
+
+    Compiled code keeps the autograd formula of an operator, so after an upgrade a cache
+    without this tag would go on using the old one.
+    """
+    from torch.compiler import config
+
+    tag = f"posenc-{_build_info.VERSION}-{_build_info.BUILD_ID}"
+    if tag not in config.cache_key_tag:
+        config.cache_key_tag = f"{config.cache_key_tag} {tag}".strip()
+
+
+_tag_compile_cache()
+
+from . import functional  # noqa: E402
+from .absolute import (  # noqa: E402
+    LearnedPositionalEncoding,
+    SinusoidalPositionalEncoding,
+    TransformerEmbedding,
+    add_positional_encoding,
+    get_positional_encoding,
+)
+from .attention import ALiBiAttention, KVCache, RoPEAttention  # noqa: E402
+from .bias import alibi_bias, alibi_slopes  # noqa: E402
+from .factory import choose_positional_encoding  # noqa: E402
+from .rotary import LongSequenceRoPE, RotaryPositionalEmbedding  # noqa: E402
+
+#: Loaded when first used: the import of posenc stays quick and needs torch alone.
+_LAZY = ("cpp",)
+
+__all__ = [
+    "ALiBiAttention",
+    "KVCache",
+    "LearnedPositionalEncoding",
+    "LongSequenceRoPE",
+    "RoPEAttention",
+    "RotaryPositionalEmbedding",
+    "SinusoidalPositionalEncoding",
+    "TransformerEmbedding",
+    "add_positional_encoding",
+    "alibi_bias",
+    "alibi_slopes",
+    "choose_positional_encoding",
+    "cmake_prefix_path",
+    "cpp",
+    "functional",
+    "get_include",
+    "get_positional_encoding",
+]
+
+
+def __getattr__(name: str):
+    if name in _LAZY:
+        import importlib
+
+        return importlib.import_module("." + name, __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted(set(globals()) | set(_LAZY))

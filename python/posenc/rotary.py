@@ -1,0 +1,347 @@
+"""Positions that rotate q and k (RoPE)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _C
+from ._layer import ROTARY_KEYS, Layer, any_int, positive_int, positive_real, real
+
+__all__ = ["LongSequenceRoPE", "RotaryPositionalEmbedding"]
+
+# What the frequencies of each type of scaling are made from: key -> whether it must be given.
+_SCALING_TYPES: dict[str, dict[str, bool]] = {
+    "default": {"rope_theta": False, "partial_rotary_factor": False},
+}
+_TYPE_KEYS = ("rope_type", "type")
+
+
+def _scaling_type(where: str, scaling: Mapping[str, Any]) -> str:
+    """The type that a scaling dictionary names, checked together with its keys."""
+    if not isinstance(scaling, Mapping):
+        raise TypeError(f"{where}: expected scaling to be a dictionary or None, got {scaling!r}")
+    named = {key: scaling[key] for key in _TYPE_KEYS if scaling.get(key) is not None}
+    if len(set(named.values())) > 1:
+        raise ValueError(f"{where}: scaling names two types, got {named}")
+    kind = next(iter(named.values()), "default")
+    if kind not in _SCALING_TYPES:
+        raise ValueError(
+            f"{where}: expected scaling['rope_type'] to be one of {sorted(_SCALING_TYPES)}, "
+            f"got {kind!r}"
+        )
+    known = _SCALING_TYPES[kind]
+    for key in scaling:
+        if key not in known and key not in _TYPE_KEYS:
+            raise ValueError(
+                f"{where}: scaling of type {kind!r} knows no key {key!r} (value {scaling[key]!r}), "
+                f"expected {sorted(known)}"
+            )
+    for key, required in known.items():
+        if required and scaling.get(key) is None:
+            raise ValueError(f"{where}: scaling of type {kind!r} needs the key {key!r}")
+    return kind
+
+
+class RotaryPositionalEmbedding(Layer):
+    """Rotary position embedding: turns pairs of channels of q and k by position x frequency.
+
+    Args:
+        d_model: head width D: the last axis of x. (The article's name; it is the width of a head.)
+        max_seq_len: no limit: kept for the article's signature. Any position works, exactly.
+        base: theta, 10000 in the paper.
+        interleaved: pairs are channels (2i, 2i + 1) as in the paper; False: (i, i + rotary_dim / 2)
+            as Llama in transformers and GPT-NeoX.
+        rotary_dim: number of rotated channels, even; None: all from ``rotary_start`` on.
+        rotary_start: first rotated channel.
+        axes: for each frequency the axis of ``position_ids`` that it reads (M-RoPE);
+            ``position_ids`` are then (A, B, L).
+        seq_dim: the axis of x that is time: 1 for (B, L, H, D), 2 for (B, H, L, D).
+        scaling: dictionary as in a Hugging Face configuration (``{"rope_type": ...}``).
+        attention_factor: scales the rotated channels; None: what ``scaling`` says, else 1.
+        interleaved_out: the layout to write, where it differs from the one to read.
+
+    ``inv_freq`` (list of float, highest first) and ``attention_factor`` are plain numbers: the
+    layer holds no tensor, so nothing is cast, saved, moved or rebuilt.
+
+    Source: Su et al. 2021, arXiv:2104.09864.
+    """
+
+    inv_freq: list[float]
+    axes: list[int] | None
+    interleaved_out: bool | None
+
+    _legacy_keys = ROTARY_KEYS
+
+    def __init__(
+        self,
+        d_model: int,
+        max_seq_len: int = 5000,
+        base: float = 10000.0,
+        *,
+        interleaved: bool = True,
+        rotary_dim: int | None = None,
+        rotary_start: int = 0,
+        axes: Sequence[int] | None = None,
+        seq_dim: int = 1,
+        scaling: Mapping[str, Any] | None = None,
+        attention_factor: float | None = None,
+        interleaved_out: bool | None = None,
+    ) -> None:
+        super().__init__()
+        where = type(self).__name__
+        self.d_model = positive_int(where, "d_model", d_model)
+        self.max_seq_len = positive_int(where, "max_seq_len", max_seq_len)
+        self.base = positive_real(where, "base", base)
+        self.interleaved = bool(interleaved)
+        self.interleaved_out = None if interleaved_out is None else bool(interleaved_out)
+        self.rotary_start = any_int(where, "rotary_start", rotary_start)
+        if not 0 <= self.rotary_start < self.d_model:
+            raise ValueError(
+                f"{where}: expected rotary_start in [0, {self.d_model}), got {self.rotary_start}"
+            )
+        if rotary_dim is None:
+            self.rotary_dim = self.d_model - self.rotary_start
+            name = "d_model" if self.rotary_start == 0 else "d_model - rotary_start"
+        else:
+            self.rotary_dim = positive_int(where, "rotary_dim", rotary_dim)
+            name = "rotary_dim"
+        if self.rotary_dim % 2:
+            raise ValueError(
+                f"{where}: expected {name} to be even (channels turn in pairs), "
+                f"got {self.rotary_dim}"
+            )
+        if self.rotary_start + self.rotary_dim > self.d_model:
+            raise ValueError(
+                f"{where}: expected rotary_start + rotary_dim <= d_model = {self.d_model}, "
+                f"got {self.rotary_start} + {self.rotary_dim}"
+            )
+        self.seq_dim = any_int(where, "seq_dim", seq_dim)
+        self.rope_type = "default"
+        if scaling is not None:
+            self.rope_type = _scaling_type(where, scaling)
+        self.scaling = None if scaling is None else dict(scaling)
+        self.inv_freq = list(_C.rope_inv_freq(self.rotary_dim, self.base))
+        self.attention_factor = (
+            1.0 if attention_factor is None else real(where, "attention_factor", attention_factor)
+        )
+        self.axes = None
+        if axes is not None:
+            self.axes = [any_int(where, "axes", axis) for axis in axes]
+            if len(self.axes) != len(self.inv_freq) or min(self.axes) < 0:
+                raise ValueError(
+                    f"{where}: expected axes to be {len(self.inv_freq)} axes >= 0, "
+                    f"one for each frequency, got {self.axes}"
+                )
+
+    @classmethod
+    def from_config(
+        cls, config: Any, layer_type: str | None = None, **overrides: Any
+    ) -> "RotaryPositionalEmbedding":
+        """The layer that a model's configuration describes.
+
+        Args:
+            config: a Hugging Face configuration, or a mapping with its keys: ``head_dim`` (or
+                ``hidden_size`` and ``num_attention_heads``), ``rope_theta``,
+                ``rope_parameters`` / ``rope_scaling``, ``partial_rotary_factor``.
+            layer_type: the entry to use where the parameters are nested by type of layer.
+            overrides: constructor arguments that replace what the configuration gives. The layout
+                is (i, i + rotary_dim / 2), as in most of transformers, unless
+                ``interleaved=True`` is given.
+
+        Raises:
+            ValueError: a missing or unknown key, or a type of scaling that is not known, with its
+                name and value.
+        """
+        where = f"{cls.__name__}.from_config"
+
+        def get(name: str, default: Any = None) -> Any:
+            value = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+            return default if value is None else value
+
+        scaling = get("rope_scaling", get("rope_parameters", {}))
+        if scaling and all(v is None or isinstance(v, Mapping) for v in scaling.values()):
+            if layer_type is None or layer_type not in scaling:
+                raise ValueError(
+                    f"{where}: the rope parameters are nested, expected layer_type to be one of "
+                    f"{sorted(scaling)}, got {layer_type!r}"
+                )
+            scaling = scaling[layer_type]
+            if scaling is None:
+                raise ValueError(f"{where}: layers of type {layer_type!r} have no rope")
+        head_dim = get("head_dim")
+        if head_dim is None:
+            hidden, heads = get("hidden_size"), get("num_attention_heads")
+            if hidden is None or heads is None:
+                raise ValueError(
+                    f"{where}: expected head_dim, or hidden_size and num_attention_heads, "
+                    f"got hidden_size={hidden!r}, num_attention_heads={heads!r}"
+                )
+            head_dim = hidden // heads
+        partial = scaling.get("partial_rotary_factor", get("partial_rotary_factor", 1.0))
+        arguments: dict[str, Any] = {
+            "max_seq_len": get("max_position_embeddings", 5000),
+            "base": scaling.get("rope_theta", get("rope_theta", 10000.0)),
+            "interleaved": False,
+            "scaling": scaling or None,
+        }
+        if partial != 1.0:
+            arguments["rotary_dim"] = int(head_dim * partial)
+        arguments.update(overrides)
+        return cls(head_dim, **arguments)
+
+    def _rotate(self, x: Tensor, position_ids: Tensor | None, offset: int) -> Tensor:
+        packed = False
+        if not torch.jit.is_tracing() and x.size(-1) != self.d_model:
+            packed = x.dim() == 3 and x.size(-1) > 0 and x.size(-1) % self.d_model == 0
+            if not packed:
+                raise ValueError(
+                    "RotaryPositionalEmbedding: expected the last axis of x to be the head "
+                    f"width d_model = {self.d_model} (or a 3-D x with heads side by side, a "
+                    f"multiple of it), got shape {list(x.shape)}"
+                )
+        if packed:
+            x = x.unflatten(-1, [-1, self.d_model])
+        x = torch.ops.posenc.rotary_embedding(
+            x,
+            self.inv_freq,
+            position_ids,
+            offset,
+            self.seq_dim,
+            self.interleaved,
+            self.interleaved_out,
+            self.rotary_start,
+            self.attention_factor,
+            self.axes,
+            False,
+        )
+        return x.flatten(-2) if packed else x
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None, offset: int = 0) -> Tensor:
+        """Rotates x.
+
+        Args:
+            x: (B, L, H, D), or another shape with time on ``seq_dim``; a 3-D (B, L, H D) is read
+                as H heads side by side.
+            position_ids: (L), (1, L) or (B, L), integer or real, negative too; with ``axes``
+                (A, B, L). None: 0 ... L - 1.
+            offset: added to every position: the number of tokens before this call.
+
+        Returns:
+            x's shape and dtype.
+        """
+        return self._rotate(x, position_ids, offset)
+
+    @torch.jit.export
+    def rotate(
+        self, q: Tensor, k: Tensor, position_ids: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Rotates q and k, whose head counts may differ, by the same positions."""
+        return self._rotate(q, position_ids, offset), self._rotate(k, position_ids, offset)
+
+    @torch.jit.export
+    def apply_rotary_pos_emb(
+        self, x: Tensor, seq_len: int | None = None, offset: int = 0
+    ) -> Tensor:
+        """The article's method: x (B, L, H, D) at positions offset ... offset + L - 1.
+
+        Args:
+            seq_len: L, checked where given.
+        """
+        traced = torch.jit.is_tracing()
+        if seq_len is not None and not traced and seq_len != x.size(self.seq_dim):
+            raise ValueError(
+                "apply_rotary_pos_emb: expected seq_len to be the length of x "
+                f"({x.size(self.seq_dim)}), got {seq_len}"
+            )
+        return self._rotate(x, None, offset)
+
+    def extra_repr(self) -> str:
+        text = f"{self.d_model}, base={self.base:g}, interleaved={self.interleaved}"
+        if self.interleaved_out is not None:
+            text += f", interleaved_out={self.interleaved_out}"
+        if self.rotary_dim != self.d_model:
+            text += f", rotary_dim={self.rotary_dim}, rotary_start={self.rotary_start}"
+        if self.axes is not None:
+            text += f", axes={self.axes}"
+        if self.seq_dim != 1:
+            text += f", seq_dim={self.seq_dim}"
+        if self.scaling is not None:
+            text += f", scaling={self.scaling}"
+        if self.attention_factor != 1.0:
+            text += f", attention_factor={self.attention_factor:g}"
+        return text
+
+
+class LongSequenceRoPE(Layer):
+    """RoPE for long sequences, whole or chunk by chunk, with bitwise equal results.
+
+    Args:
+        head_dim: D, even.
+        chunk_size: tokens a chunk.
+        base: theta, 10000 in the paper.
+        interleaved: pairs are channels (2i, 2i + 1); False: (i, i + D / 2).
+
+    No table of cos and sin exists either way: the operator walks the tokens in blocks.
+    Source: Su et al. 2021, arXiv:2104.09864.
+    """
+
+    inv_freq: list[float]
+
+    _legacy_keys = ROTARY_KEYS
+
+    def __init__(
+        self,
+        head_dim: int,
+        chunk_size: int = 1024,
+        base: float = 10000.0,
+        *,
+        interleaved: bool = True,
+    ) -> None:
+        super().__init__()
+        where = type(self).__name__
+        self.head_dim = positive_int(where, "head_dim", head_dim)
+        if self.head_dim % 2:
+            raise ValueError(f"{where}: expected head_dim to be even, got {head_dim}")
+        self.chunk_size = positive_int(where, "chunk_size", chunk_size)
+        self.base = positive_real(where, "base", base)
+        self.interleaved = bool(interleaved)
+        self.inv_freq = list(_C.rope_inv_freq(self.head_dim, self.base))
+
+    def forward(
+        self,
+        x: Tensor,
+        use_chunking: bool = True,
+        position_ids: Tensor | None = None,
+        offset: int = 0,
+    ) -> Tensor:
+        """Rotates x.
+
+        Args:
+            x: (B, L, H, D).
+            use_chunking: kept from the article, where it bounds the memory of cos and sin tables.
+                There are none here: both ways run the same call over blocks of tokens, whose only
+                memory is the output.
+            position_ids: (L), (1, L) or (B, L); None: 0 ... L - 1.
+            offset: added to every position.
+
+        Returns:
+            x's shape and dtype.
+        """
+        if not torch.jit.is_tracing() and (x.dim() != 4 or x.size(-1) != self.head_dim):
+            raise ValueError(
+                "LongSequenceRoPE: expected x of shape (batch, length, heads, "
+                f"{self.head_dim}), got {list(x.shape)}"
+            )
+        # The operator needs no memory beyond its output and walks tokens in blocks by itself, so
+        # cutting x up here could only add copies: both ways are the one fused call.
+        return torch.ops.posenc.rotary_embedding(
+            x, self.inv_freq, position_ids, offset, 1, self.interleaved, None, 0, 1.0, None, False
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.head_dim}, chunk_size={self.chunk_size}, base={self.base:g}, "
+            f"interleaved={self.interleaved}"
+        )
