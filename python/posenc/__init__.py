@@ -60,6 +60,17 @@ def get_include() -> str:
     return _os.path.join(_os.path.dirname(_os.path.abspath(__file__)), "include")
 
 
+def _build_id() -> str:
+    """What tells one build from another: size and time of the library's own file, so that a
+    rebuild of a checkout counts as well."""
+    folder = _os.path.join(_os.path.dirname(__file__), "lib")
+    files = [_C.__file__]
+    if _os.path.isdir(folder):
+        files += [_os.path.join(folder, name) for name in sorted(_os.listdir(folder))]
+    stats = [_os.stat(name) for name in files]
+    return "-".join(f"{s.st_size:x}.{s.st_mtime_ns:x}" for s in stats)
+
+
 def _tag_compile_cache() -> None:
     """Make torch's on-disk cache of compiled code depend on this build.
 
@@ -68,7 +79,7 @@ def _tag_compile_cache() -> None:
     """
     from torch.compiler import config
 
-    tag = f"posenc-{_build_info.VERSION}-{_build_info.BUILD_ID}"
+    tag = f"posenc-{_build_info.VERSION}-{_build_id()}"
     if tag not in config.cache_key_tag:
         config.cache_key_tag = f"{config.cache_key_tag} {tag}".strip()
 
