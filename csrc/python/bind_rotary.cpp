@@ -1,0 +1,48 @@
+#include "bindings.h"
+
+#include <posenc/rotary/rotary_module.h>
+
+namespace posenc::python {
+
+void bind_rotary(py::module& m) {
+  m.def("rope_inv_freq", &rope_inv_freq, py::arg("dim"), py::arg("base") = 10000.0);
+
+  using Rope = nn::RotaryPositionalEmbeddingImpl;
+  using RopeOptions = nn::RotaryPositionalEmbeddingOptions;
+  py::class_<RopeOptions>(m, "RotaryPositionalEmbeddingOptions")
+      .def(py::init<int64_t>(), py::arg("d_model"))
+      .POSENC_OPTION(RopeOptions, d_model)
+      .POSENC_OPTION(RopeOptions, max_seq_len)
+      .POSENC_OPTION(RopeOptions, base)
+      .POSENC_OPTION(RopeOptions, interleaved)
+      .POSENC_OPTION(RopeOptions, rotary_dim)
+      .POSENC_OPTION(RopeOptions, rotary_start)
+      .POSENC_OPTION(RopeOptions, axes)
+      .POSENC_OPTION(RopeOptions, seq_dim)
+      .POSENC_OPTION(RopeOptions, attention_factor)
+      .def("check", &RopeOptions::check)
+      .def("width", &RopeOptions::width)
+      .def("inv_freq", &RopeOptions::inv_freq);
+  bind_module<Rope, RopeOptions>(m, "RotaryPositionalEmbedding")
+      .def_readonly("inv_freq", &Rope::inv_freq)
+      .def("forward", &Rope::forward, py::arg("x"), py::arg("position_ids") = py::none(), py::arg("offset") = 0,
+           WithoutGil())
+      .def("rotate", &Rope::rotate, py::arg("q"), py::arg("k"), py::arg("position_ids") = py::none(),
+           py::arg("offset") = 0, WithoutGil())
+      .def("apply_rotary_pos_emb", &Rope::apply_rotary_pos_emb, py::arg("x"), py::arg("seq_len") = py::none(),
+           py::arg("offset") = 0, WithoutGil());
+
+  using Long = nn::LongSequenceRoPEImpl;
+  using LongOptions = nn::LongSequenceRoPEOptions;
+  py::class_<LongOptions>(m, "LongSequenceRoPEOptions")
+      .def(py::init<int64_t>(), py::arg("head_dim"))
+      .POSENC_OPTION(LongOptions, head_dim)
+      .POSENC_OPTION(LongOptions, chunk_size)
+      .POSENC_OPTION(LongOptions, base)
+      .POSENC_OPTION(LongOptions, interleaved);
+  bind_module<Long, LongOptions>(m, "LongSequenceRoPE")
+      .def_readonly("inv_freq", &Long::inv_freq)
+      .def("forward", &Long::forward, py::arg("x"), py::arg("use_chunking") = true, WithoutGil());
+}
+
+}  // namespace posenc::python
