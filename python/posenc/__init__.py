@@ -41,7 +41,7 @@ if _release(_build_info.TORCH_VERSION) != _release(_torch.__version__):
     )
 
 try:
-    from . import _C  # noqa: F401 (registers torch.ops.posenc)
+    from . import _C
 except ImportError as _error:
     raise ImportError(
         f"posenc: the compiled library of {_os.path.dirname(__file__)} cannot be loaded "

@@ -25,9 +25,10 @@ class SinusoidalPositionalEncoding(Layer):
         d_model: width of x; odd widths leave out the last cosine.
         max_seq_len: no limit: kept for signatures that have one. Any position works.
         base: 10000 in the paper.
-        interleaved: sin and cos alternate; False: all sines, then all cosines (tensor2tensor).
+        interleaved: sin and cos alternate; False: all sines, then all cosines.
         scale: multiplies x (the paper: sqrt(d_model) for embeddings), not the encoding.
         seq_dim: the axis of x that is time; 0 for (L, B, d_model).
+        spacing: of the frequencies, see `posenc.functional.sinusoidal_inv_freq`.
 
     Holds no tensor. Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
     """
@@ -45,6 +46,7 @@ class SinusoidalPositionalEncoding(Layer):
         interleaved: bool = True,
         scale: float = 1.0,
         seq_dim: int = 1,
+        spacing: str = "standard",
     ) -> None:
         super().__init__()
         where = type(self).__name__
@@ -54,7 +56,8 @@ class SinusoidalPositionalEncoding(Layer):
         self.interleaved = bool(interleaved)
         self.scale = real(where, "scale", scale)
         self.seq_dim = any_int(where, "seq_dim", seq_dim)
-        self.inv_freq = list(_C.sinusoidal_inv_freq(self.d_model, self.base))
+        self.spacing = spacing
+        self.inv_freq = list(_C.sinusoidal_inv_freq(self.d_model, self.base, spacing))
 
     def forward(self, x: Tensor, position_ids: Tensor | None = None, offset: int = 0) -> Tensor:
         """Adds the encoding.
@@ -80,6 +83,8 @@ class SinusoidalPositionalEncoding(Layer):
         text = f"{self.d_model}, base={self.base:g}, interleaved={self.interleaved}"
         if self.scale != 1.0:
             text += f", scale={self.scale:g}"
+        if self.spacing != "standard":
+            text += f", spacing={self.spacing!r}"
         if self.seq_dim != 1:
             text += f", seq_dim={self.seq_dim}"
         return text
@@ -171,6 +176,7 @@ class TransformerEmbedding(Layer):
             or 1.0 leaves it as it is.
         base: of the encoding, 10000 in the paper.
         interleaved: sin and cos alternate; False: all sines, then all cosines.
+        spacing: of the frequencies, see `posenc.functional.sinusoidal_inv_freq`.
         device, dtype: of the table.
 
     The table is ``token_embedding`` (an ``nn.Embedding``).
@@ -191,6 +197,7 @@ class TransformerEmbedding(Layer):
         scale: float | None = None,
         base: float = 10000.0,
         interleaved: bool = True,
+        spacing: str = "standard",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -207,7 +214,8 @@ class TransformerEmbedding(Layer):
             self.scale = 1.0
         else:
             self.scale = real(where, "scale", scale)
-        self.inv_freq = list(_C.sinusoidal_inv_freq(self.d_model, self.base))
+        self.spacing = spacing
+        self.inv_freq = list(_C.sinusoidal_inv_freq(self.d_model, self.base, spacing))
         if padding_idx is not None:
             padding_idx = any_int(where, "padding_idx", padding_idx)
             if not -self.vocab_size <= padding_idx < self.vocab_size:

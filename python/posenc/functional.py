@@ -50,10 +50,11 @@ __all__ = [
 # The C++ library computes these numbers. TorchScript and torch.compile cannot call a pybind11
 # function; for them the same formulas stand here in the subset of Python that both understand
 # (a test compares the two bit for bit).
-def _power_series(base: float, n: int, denominator: int) -> list[float]:
+def _power_series(base: float, n: int, step: int, span: int) -> list[float]:
+    """base ** (-step i / span), i < n."""
     result: list[float] = []
     for i in range(n):
-        result.append(math.pow(base, -2.0 * float(i) / float(denominator)))
+        result.append(math.pow(base, -float(step * i) / float(span)))
     return result
 
 
@@ -95,19 +96,34 @@ def rope_inv_freq(dim: int, base: float = 10000.0) -> list[float]:
         return list(_C.rope_inv_freq(dim, base))
     if dim < 2 or dim % 2 != 0 or base <= 0:
         raise ValueError("rope_inv_freq: expected an even dim >= 2 and base > 0")
-    return _power_series(base, dim // 2, dim)
+    return _power_series(base, dim // 2, 2, dim)
 
 
-def sinusoidal_inv_freq(d_model: int, base: float = 10000.0) -> list[float]:
-    """The sinusoid's frequencies ``base ** (-2 i / d_model)``, i = 0 ... ceil(d_model / 2) - 1.
+def sinusoidal_inv_freq(
+    d_model: int, base: float = 10000.0, spacing: str = "standard"
+) -> list[float]:
+    """Frequencies of a sinusoidal table, in radians per position, in float64.
+
+    Args:
+        d_model: width of the table.
+        base: theta, above 0.
+        spacing: ``"standard"``: ``base ** (-2 i / d_model)``, i < ceil(d_model / 2) (the paper,
+            BART, DETR). ``"half_minus_one"``: ``base ** (-i / (h - 1))``, i < h = d_model // 2
+            (tensor2tensor, fairseq, Whisper); an odd width then ends with a channel of zeros.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
     """
     if not torch.jit.is_scripting() and not torch.compiler.is_compiling():
-        return list(_C.sinusoidal_inv_freq(d_model, base))
+        return list(_C.sinusoidal_inv_freq(d_model, base, spacing))
     if d_model < 1 or base <= 0:
         raise ValueError("sinusoidal_inv_freq: expected d_model >= 1 and base > 0")
-    return _power_series(base, (d_model + 1) // 2, d_model)
+    if spacing == "standard":
+        return _power_series(base, (d_model + 1) // 2, 2, d_model)
+    if spacing != "half_minus_one":
+        raise ValueError(
+            f"sinusoidal_inv_freq: expected spacing 'standard' or 'half_minus_one', got '{spacing}'"
+        )
+    return _power_series(base, d_model // 2, 1, max(d_model // 2 - 1, 1))
 
 
 def alibi_slopes(
@@ -351,6 +367,7 @@ def get_positional_encoding(
     offset: int = 0,
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
+    spacing: str = "standard",
 ) -> Tensor:
     """The sinusoidal table: ``PE[p, 2i] = sin(p base^(-2i/d_model))``, ``PE[p, 2i+1] = cos(same)``.
 
@@ -361,6 +378,7 @@ def get_positional_encoding(
         interleaved: sin and cos alternate; False: all sines, then all cosines.
         offset: position of the first row.
         dtype, device: of the result; None for the defaults.
+        spacing: of the frequencies, see `sinusoidal_inv_freq`.
 
     Returns:
         (seq_len, d_model).
@@ -371,7 +389,7 @@ def get_positional_encoding(
         raise ValueError(f"get_positional_encoding: expected seq_len >= 0, got {seq_len}")
     positions = torch.arange(offset, offset + seq_len, dtype=torch.int64, device=device)
     return torch.ops.posenc.sinusoidal_encoding(
-        positions, sinusoidal_inv_freq(d_model, base), d_model, interleaved, dtype
+        positions, sinusoidal_inv_freq(d_model, base, spacing), d_model, interleaved, dtype
     )
 
 

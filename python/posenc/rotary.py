@@ -97,43 +97,26 @@ class RotaryPositionalEmbedding(Layer):
         self.interleaved = bool(interleaved)
         self.interleaved_out = None if interleaved_out is None else bool(interleaved_out)
         self.rotary_start = any_int(where, "rotary_start", rotary_start)
-        if not 0 <= self.rotary_start < self.d_model:
-            raise ValueError(
-                f"{where}: expected rotary_start in [0, {self.d_model}), got {self.rotary_start}"
-            )
-        if rotary_dim is None:
-            self.rotary_dim = self.d_model - self.rotary_start
-            name = "d_model" if self.rotary_start == 0 else "d_model - rotary_start"
-        else:
-            self.rotary_dim = positive_int(where, "rotary_dim", rotary_dim)
-            name = "rotary_dim"
-        if self.rotary_dim % 2:
-            raise ValueError(
-                f"{where}: expected {name} to be even (channels turn in pairs), "
-                f"got {self.rotary_dim}"
-            )
-        if self.rotary_start + self.rotary_dim > self.d_model:
-            raise ValueError(
-                f"{where}: expected rotary_start + rotary_dim <= d_model = {self.d_model}, "
-                f"got {self.rotary_start} + {self.rotary_dim}"
-            )
+        self.axes = None if axes is None else [any_int(where, "axes", axis) for axis in axes]
         self.seq_dim = any_int(where, "seq_dim", seq_dim)
-        self.rope_type = "default"
-        if scaling is not None:
-            self.rope_type = _scaling_type(where, scaling)
+        self.rope_type = "default" if scaling is None else _scaling_type(where, scaling)
         self.scaling = None if scaling is None else dict(scaling)
-        self.inv_freq = list(_C.rope_inv_freq(self.rotary_dim, self.base))
         self.attention_factor = (
             1.0 if attention_factor is None else real(where, "attention_factor", attention_factor)
         )
-        self.axes = None
-        if axes is not None:
-            self.axes = [any_int(where, "axes", axis) for axis in axes]
-            if len(self.axes) != len(self.inv_freq) or min(self.axes) < 0:
-                raise ValueError(
-                    f"{where}: expected axes to be {len(self.inv_freq)} axes >= 0, "
-                    f"one for each frequency, got {self.axes}"
-                )
+        # One place checks what a RoPE may be and computes its frequencies: the C++ options.
+        options = _C.RotaryPositionalEmbeddingOptions(self.d_model)
+        options.max_seq_len = self.max_seq_len
+        options.base = self.base
+        if rotary_dim is not None:
+            options.rotary_dim = any_int(where, "rotary_dim", rotary_dim)
+        options.rotary_start = self.rotary_start
+        options.axes = self.axes
+        options.seq_dim = self.seq_dim
+        options.attention_factor = self.attention_factor
+        options.check()
+        self.rotary_dim = options.width()
+        self.inv_freq = list(options.inv_freq())
 
     @classmethod
     def from_config(

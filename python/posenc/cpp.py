@@ -1,0 +1,291 @@
+"""The C++ modules, as ``nn.Module``: forward runs wholly in C++, training is an ordinary loop.
+
+>>> m = posenc.cpp.ALiBiAttention(64, 4)
+>>> optimizer = torch.optim.AdamW(m.parameters())
+
+Names of parameters, constructor arguments and results are those of the layers (``posenc.X``), so a
+state dict moves between the two. ``.to``, ``.double()``, deepcopy, pickle, ``requires_grad_`` and
+``load_state_dict`` work, alone or inside other modules. What a C++ object cannot have is source
+code: for ``torch.jit.script``, ``torch.compile`` and ``torch.export`` there are the layers.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import _C
+from ._layer import INDEX_KEYS, ROTARY_KEYS, TABLE_KEYS, Layer
+
+__all__ = [
+    "LearnedPositionalEncoding",
+    "LongSequenceRoPE",
+    "RotaryPositionalEmbedding",
+    "SinusoidalPositionalEncoding",
+    "TransformerEmbedding",
+]
+
+
+class _Weights(nn.Module):
+    """Holds the learned tensors of one C++ child under their names; computes nothing."""
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name} {list(p.shape)}" for name, p in self._parameters.items())
+
+
+class _CppModule(Layer):
+    """A C++ module whose learned tensors are owned by Python.
+
+    torch's own wrapper lets the C++ object own them, which breaks the parent's state_dict, deepcopy
+    and pickle. Here they are Parameters of plain nn.Modules, and before each call the C++ object is
+    pointed at the current ones: whatever replaced them, it computes with what Python shows. A copy
+    or an unpickled object builds its own C++ object from the constructor's arguments.
+    """
+
+    def __init__(
+        self,
+        required: tuple[Any, ...],
+        optional: dict[str, Any],
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self._arguments = (required, optional)
+        self._build()
+        if device is None:
+            device = torch.get_default_device()
+        for name, tensor in zip(self._slots.names, self._slots.tensors(), strict=True):
+            *path, leaf = name.split(".")
+            holder: nn.Module = self
+            for part in path:
+                if part not in holder._modules:
+                    holder.add_module(part, _Weights())
+                holder = holder._modules[part]
+            tensor = tensor.detach().to(device=device, dtype=dtype)
+            holder.register_parameter(leaf, nn.Parameter(tensor))
+        self._slots.release()
+
+    def _build(self) -> None:
+        """Makes the C++ object, without disturbing its later owner's random numbers."""
+        required, optional = self._arguments
+        name = type(self).__name__
+        options = getattr(_C, name + "Options")(*required)
+        for key, value in optional.items():
+            setattr(options, key, value)
+        self.__dict__["_cpp"] = getattr(_C.cpp, name)(options)
+        self.__dict__["_slots"] = _C.TensorSlots(self._cpp)
+
+    def _call(self, method: str, *args: Any) -> Any:
+        """Calls the C++ object on the current tensors and in the current mode."""
+        tensors = []
+        for name in self._slots.names:
+            owner: Any = self
+            for part in name.split("."):
+                owner = getattr(owner, part)
+            tensors.append(owner)
+        self._slots.set(tensors)
+        if self._cpp.training != self.training:
+            self._cpp.train(self.training)
+        return getattr(self._cpp, method)(*args)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_cpp"], state["_slots"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        with torch.random.fork_rng(devices=[]):
+            self._build()
+        self._slots.release()
+
+    def extra_repr(self) -> str:
+        required, optional = self._arguments
+        return ", ".join([*map(str, required), *(f"{k}={v}" for k, v in optional.items())])
+
+
+class RotaryPositionalEmbedding(_CppModule):
+    """``posenc::nn::RotaryPositionalEmbedding``; see `posenc.RotaryPositionalEmbedding`."""
+
+    _legacy_keys = ROTARY_KEYS
+
+    def __init__(
+        self,
+        d_model: int,
+        max_seq_len: int = 5000,
+        base: float = 10000.0,
+        *,
+        interleaved: bool = True,
+        rotary_dim: int | None = None,
+        rotary_start: int = 0,
+        axes: list[int] | None = None,
+        seq_dim: int = 1,
+        attention_factor: float = 1.0,
+    ) -> None:
+        super().__init__(
+            (d_model,),
+            {
+                "max_seq_len": max_seq_len,
+                "base": base,
+                "interleaved": interleaved,
+                "rotary_dim": rotary_dim,
+                "rotary_start": rotary_start,
+                "axes": axes,
+                "seq_dim": seq_dim,
+                "attention_factor": attention_factor,
+            },
+        )
+
+    @property
+    def inv_freq(self) -> list[float]:
+        """The frequencies, radians per position."""
+        return list(self._cpp.inv_freq)
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None, offset: int = 0) -> Tensor:
+        """Rotates x; see `posenc.RotaryPositionalEmbedding.forward`."""
+        return self._call("forward", x, position_ids, offset)
+
+    def rotate(
+        self, q: Tensor, k: Tensor, position_ids: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Rotates q and k by the same positions."""
+        return self._call("rotate", q, k, position_ids, offset)
+
+    def apply_rotary_pos_emb(
+        self, x: Tensor, seq_len: int | None = None, offset: int = 0
+    ) -> Tensor:
+        """The article's method; see `posenc.RotaryPositionalEmbedding.apply_rotary_pos_emb`."""
+        return self._call("apply_rotary_pos_emb", x, seq_len, offset)
+
+
+class LongSequenceRoPE(_CppModule):
+    """``posenc::nn::LongSequenceRoPE``; see `posenc.LongSequenceRoPE`."""
+
+    _legacy_keys = ROTARY_KEYS
+
+    def __init__(
+        self,
+        head_dim: int,
+        chunk_size: int = 1024,
+        base: float = 10000.0,
+        *,
+        interleaved: bool = True,
+    ) -> None:
+        super().__init__(
+            (head_dim,), {"chunk_size": chunk_size, "base": base, "interleaved": interleaved}
+        )
+
+    @property
+    def inv_freq(self) -> list[float]:
+        """The frequencies, radians per position."""
+        return list(self._cpp.inv_freq)
+
+    def forward(self, x: Tensor, use_chunking: bool = True) -> Tensor:
+        """Rotates x (B, L, H, D); chunked or whole, the bits are the same."""
+        return self._call("forward", x, use_chunking)
+
+
+class SinusoidalPositionalEncoding(_CppModule):
+    """``posenc::nn::SinusoidalPositionalEncoding``; see `posenc.SinusoidalPositionalEncoding`."""
+
+    _legacy_keys = TABLE_KEYS
+
+    def __init__(
+        self,
+        d_model: int,
+        max_seq_len: int = 5000,
+        base: float = 10000.0,
+        *,
+        interleaved: bool = True,
+        scale: float = 1.0,
+        seq_dim: int = 1,
+        spacing: str = "standard",
+    ) -> None:
+        del max_seq_len  # no limit in either language
+        super().__init__(
+            (d_model,),
+            {
+                "base": base,
+                "interleaved": interleaved,
+                "scale": scale,
+                "seq_dim": seq_dim,
+                "spacing": spacing,
+            },
+        )
+
+    @property
+    def inv_freq(self) -> list[float]:
+        """The frequencies, radians per position."""
+        return list(self._cpp.inv_freq)
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None, offset: int = 0) -> Tensor:
+        """Adds the encoding; see `posenc.SinusoidalPositionalEncoding.forward`."""
+        return self._call("forward", x, position_ids, offset)
+
+
+class LearnedPositionalEncoding(_CppModule):
+    """``posenc::nn::LearnedPositionalEncoding``; see `posenc.LearnedPositionalEncoding`."""
+
+    _legacy_keys = INDEX_KEYS
+
+    def __init__(
+        self,
+        max_len: int,
+        d_model: int,
+        *,
+        seq_dim: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__((max_len, d_model), {"seq_dim": seq_dim}, device, dtype)
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None, offset: int = 0) -> Tensor:
+        """Adds the rows; see `posenc.LearnedPositionalEncoding.forward`."""
+        return self._call("forward", x, position_ids, offset)
+
+
+class TransformerEmbedding(_CppModule):
+    """``posenc::nn::TransformerEmbedding``; see `posenc.TransformerEmbedding`."""
+
+    _legacy_keys = TABLE_KEYS
+
+    def __init__(
+        self,
+        vocab_size: int,
+        d_model: int,
+        max_len: int = 5000,
+        *,
+        padding_idx: int | None = None,
+        scale: float | None = None,
+        base: float = 10000.0,
+        interleaved: bool = True,
+        spacing: str = "standard",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if isinstance(scale, bool):  # as the layer: whether to multiply by sqrt(d_model)
+            scale = None if scale else 1.0
+        super().__init__(
+            (vocab_size, d_model),
+            {
+                "max_len": max_len,
+                "padding_idx": padding_idx,
+                "scale": scale,
+                "base": base,
+                "interleaved": interleaved,
+                "spacing": spacing,
+            },
+            device,
+            dtype,
+        )
+
+    @property
+    def scale(self) -> float:
+        """What multiplies the embedding."""
+        return self._cpp.scale
+
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor | None = None, offset: int = 0
+    ) -> Tensor:
+        """Embeds tokens; see `posenc.TransformerEmbedding.forward`."""
+        return self._call("forward", input_ids, position_ids, offset)
