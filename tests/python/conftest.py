@@ -1,0 +1,40 @@
+"""Set-up of every test: no compile caches on disk, a fixed seed, two threads."""
+
+import os
+import sys
+from pathlib import Path
+
+# torch reads these once, at import. A cache on disk would keep the autograd kernels of an older build.
+os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+HERE = Path(__file__).resolve().parent
+for folder in (HERE, HERE.parent):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+hypothesis.settings.register_profile(
+    "posenc",
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("posenc")
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state():
+    """Each test starts from one seed and leaves the global settings of torch as they were."""
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(dtype)
+    torch.set_num_threads(threads)
+    torch._dynamo.reset()

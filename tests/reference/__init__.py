@@ -1,0 +1,47 @@
+"""The encodings in float64, by loops over numpy arrays: slow, obvious, and written from the formulas alone.
+
+Every function has the name, the argument names and the defaults of the operator that it judges, so a test
+calls both with the same dictionary. Arrays are numpy's; nothing here imports torch or posenc.
+"""
+
+from reference.absolute import (
+    add_positions,
+    add_sinusoidal,
+    embed_tokens,
+    sinusoidal_encoding,
+    sinusoidal_inv_freq,
+)
+from reference.attention import alibi_attention, dense_attention, merge_attention
+from reference.bias import alibi_bias, alibi_slopes, alibi_softmax
+from reference.positions import (
+    normal_positions,
+    positions_for_context_parallel,
+    positions_from_cu_seqlens,
+    positions_from_documents,
+    positions_from_mask,
+    positions_from_offsets,
+)
+from reference.rotary import apply_rotary, rope_inv_freq, rotary_embedding
+
+__all__ = [
+    "add_positions",
+    "add_sinusoidal",
+    "alibi_attention",
+    "alibi_bias",
+    "alibi_slopes",
+    "alibi_softmax",
+    "apply_rotary",
+    "dense_attention",
+    "embed_tokens",
+    "merge_attention",
+    "normal_positions",
+    "positions_for_context_parallel",
+    "positions_from_cu_seqlens",
+    "positions_from_documents",
+    "positions_from_mask",
+    "positions_from_offsets",
+    "rope_inv_freq",
+    "rotary_embedding",
+    "sinusoidal_encoding",
+    "sinusoidal_inv_freq",
+]
