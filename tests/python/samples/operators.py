@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 import reference
+import posenc  # noqa: F401  (registers the operators)
 import torch
 
 from samples.compare import FLOATS, array, assert_near, tensors_of
