@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-# torch reads these once, at import. A cache on disk would keep the autograd kernels of an older build.
+# torch reads these at import. A cache on disk would keep the autograd kernels of an older build.
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "2")

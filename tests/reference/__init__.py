@@ -1,7 +1,7 @@
-"""The encodings in float64, by loops over numpy arrays: slow, obvious, and written from the formulas alone.
+"""The encodings in float64, by loops over numpy arrays: slow, obvious, written from the formulas.
 
-Every function has the name, the argument names and the defaults of the operator that it judges, so a test
-calls both with the same dictionary. Arrays are numpy's; nothing here imports torch or posenc.
+Every function has the name, the argument names and the defaults of the operator that it judges, so
+a test calls both with the same dictionary. Nothing here imports torch or posenc.
 """
 
 from reference.absolute import (

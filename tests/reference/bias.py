@@ -6,7 +6,7 @@ import numpy as np
 
 
 def alibi_slopes(n_heads, bias_max=8.0, head_start=0, total_heads=None, geometric=False):
-    """2^(-b(h+1)/n) for the n = 2^floor(log2 H) first heads, then every second one of the next power."""
+    """2^(-b(h+1)/n) for the first n = 2^floor(log2 H) heads, then every second of the next."""
     total = n_heads if total_heads is None else total_heads
     n = total if geometric else 2 ** math.floor(math.log2(total))
     slopes = []

@@ -58,7 +58,11 @@ def attention_layer(
     def heads(name, n):
         return linear(state, name, x).reshape(B, L, n, head_dim)
 
-    q, k, v = heads("query_proj", n_heads), heads("key_proj", n_kv_heads), heads("value_proj", n_kv_heads)
+    q, k, v = (
+        heads("query_proj", n_heads),
+        heads("key_proj", n_kv_heads),
+        heads("value_proj", n_kv_heads),
+    )
     if position_ids is None and key_padding_mask is not None:
         position_ids = positions_from_mask(key_padding_mask)
     positions = normal_positions(position_ids, offset, B, L)[..., 0]

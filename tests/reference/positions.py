@@ -1,5 +1,7 @@
 """Where a token stands."""
 
+import itertools
+
 import numpy as np
 
 
@@ -46,9 +48,9 @@ def positions_from_mask(mask):
 
 
 def positions_from_cu_seqlens(cu_seqlens, total):
-    """Positions of packed sequences: sequence s holds the tokens cu_seqlens[s] .. cu_seqlens[s + 1]."""
+    """Positions of packed sequences, which begin and end at the numbers of cu_seqlens."""
     out = np.zeros(total, dtype=np.int64)
-    for begin, end in zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True):
+    for begin, end in itertools.pairwise(cu_seqlens):
         for t in range(begin, end):
             out[t] = t - begin
     return out
@@ -71,12 +73,10 @@ def positions_from_offsets(offsets, length):
 
 
 def positions_for_context_parallel(length, rank, world_size, zigzag=False):
-    """Positions of the slice that one rank holds; zigzag gives each rank one early and one late piece."""
+    """Positions of one rank's slice; zigzag gives each rank one early and one late piece."""
     if not zigzag:
         size = length // world_size
         return np.arange(rank * size, (rank + 1) * size)
     size = length // (2 * world_size)
     early, late = rank, 2 * world_size - 1 - rank
-    return np.concatenate(
-        [np.arange(piece * size, (piece + 1) * size) for piece in (early, late)]
-    )
+    return np.concatenate([np.arange(piece * size, (piece + 1) * size) for piece in (early, late)])

@@ -19,7 +19,7 @@ def pair(i, n, interleaved, start):
 
 
 def frequency_of(inv_freq, i, b, h):
-    """Frequency i for batch row b and head h, of a list (n) or an array (n), (B, 1, n), (1, H, n)."""
+    """Frequency i for batch row b and head h, of (n), (B, 1, n) or (1, H, n)."""
     f = np.asarray(inv_freq, dtype=np.float64)
     if f.ndim == 1:
         return f[i]
@@ -74,29 +74,32 @@ def apply_rotary(
     interleaved_out=None,
     rotary_start=0,
     inverse=False,
+    doubled=False,
 ):
+    """The rotation by given numbers; inverse is the transposed map.
+
+    Doubled tables have a number for each channel, laid out as the input.
+    """
     if interleaved_out is None:
         interleaved_out = interleaved
     batch, time, _ = split_axes(x.shape, seq_dim)
     rows = 1 if batch is None else x.shape[batch]
-    width = cos.shape[-1]
-    doubled = 2 * width > x.shape[-1] - rotary_start
-    n = width // 2 if doubled else width
+    n = cos.shape[-1] // (2 if doubled else 1)
     pos = normal_positions(position_ids, 0, rows, x.shape[time])
     out = x.astype(np.float64).copy()
     for index in np.ndindex(*x.shape[:-1]):
         b = 0 if batch is None else index[batch]
         t = index[time]
-        if cos.ndim == 3:
-            row = (b if cos.shape[0] > 1 else 0, t)
-        else:
-            row = (int(pos[b, t, 0]),)
+        gathered = (b if cos.shape[0] > 1 else 0, t)
+        row = gathered if cos.ndim == 3 else int(pos[b, t, 0])
         for i in range(n):
-            column = 2 * i if doubled and interleaved else i
-            c = cos[row][column]
-            s = sin[row][column] * (-1 if inverse else 1)
+            first, second = pair(i, n, interleaved, 0) if doubled else (i, i)
+            c1, c2 = cos[row][first], cos[row][second]
+            s1, s2 = sin[row][first], sin[row][second]
+            if inverse:
+                s1, s2 = -s2, -s1
             lo, hi = pair(i, n, interleaved, rotary_start)
             lo_out, hi_out = pair(i, n, interleaved_out, rotary_start)
-            out[index][lo_out] = x[index][lo] * c - x[index][hi] * s
-            out[index][hi_out] = x[index][lo] * s + x[index][hi] * c
+            out[index][lo_out] = x[index][lo] * c1 - x[index][hi] * s1
+            out[index][hi_out] = x[index][hi] * c2 + x[index][lo] * s2
     return out

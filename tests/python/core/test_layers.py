@@ -1,4 +1,4 @@
-"""Every layer of the table: values, dtypes, state, copies, and all the ways in which torch runs a module."""
+"""Every layer of the table: values, dtypes, state, copies, and all the ways to run a module."""
 
 import copy
 import io
@@ -61,8 +61,7 @@ def gradients(sample, module, tensors):
 
 def assert_gradients_near(got, want, rtol=1e-5, atol=1e-6):
     assert got.keys() == want.keys()
-    for name in want:
-        torch.testing.assert_close(got[name], want[name], rtol=rtol, atol=atol, msg=lambda m: f"{name}: {m}")  # noqa: B023
+    torch.testing.assert_close(got, want, rtol=rtol, atol=atol)
 
 
 @by_layer
@@ -307,9 +306,11 @@ def test_activation_checkpointing_in_the_first_call_ever(sample, reentrant):
     first, plain = sample.build(torch.bfloat16), sample.build(torch.bfloat16)
     loss_of(
         sample,
-        lambda **t: checkpoint(lambda: first(**t), use_reentrant=False)
-        if not reentrant
-        else checkpoint(lambda x: first(**{**t, "x": x}), t["x"], use_reentrant=True),
+        lambda **t: (
+            checkpoint(lambda: first(**t), use_reentrant=False)
+            if not reentrant
+            else checkpoint(lambda x: first(**{**t, "x": x}), t["x"], use_reentrant=True)
+        ),
         tensors,
     ).backward()
     want = gradients(sample, plain, tensors)
@@ -322,7 +323,7 @@ def test_activation_checkpointing_in_the_first_call_ever(sample, reentrant):
 @by_layer
 @pytest.mark.parametrize("low", (torch.bfloat16, torch.float16), ids=lambda d: str(d)[6:])
 def test_autocast(sample, low):
-    """Runs, keeps the values, gives a gradient in the parameter's dtype; compiled code has the same dtype."""
+    """Keeps the values, gives gradients in the parameter's dtype; compiled code does the same."""
     module, tensors = sample.build(), sample.tensors(requires_grad=True)
     want = run(sample, module, tensors)
     with torch.autocast("cpu", low):
@@ -399,7 +400,12 @@ def test_every_road_to_a_dtype_gives_the_same_module(sample):
         torch.set_default_dtype(torch.float32)
         assert all(p.dtype == dtype for p in born.parameters())
         tensors = sample.tensors(dtype)
-        roads = [born, cast(sample.build()), cast(cast(sample.build())), cast(sample.build()).float()]
+        roads = [
+            born,
+            cast(sample.build()),
+            cast(cast(sample.build())),
+            cast(sample.build()).float(),
+        ]
         roads[-1] = roads[-1].to(dtype)
         outs = []
         for module in roads:
@@ -436,7 +442,7 @@ def test_four_threads_share_a_module(sample):
                     torch.testing.assert_close(
                         module(**many[number]), want[number], rtol=0, atol=1e-6
                     )
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
@@ -449,7 +455,7 @@ def test_four_threads_share_a_module(sample):
 
 @by_layer
 def test_strided_input_and_gradient(sample):
-    """A transposed and a strided input give what the contiguous one gives, and so do their gradients."""
+    """A transposed and a strided input give what the contiguous one gives; so do the gradients."""
     tensors = sample.tensors()
     if "x" not in tensors:
         pytest.skip("integers")

@@ -1,8 +1,10 @@
-"""What is particular to the rotation: exact phases, one function of (position, frequency), and the in-place form."""
+"""The rotation: exact phases, one function of (position, frequency), and the in-place form."""
 
 import math
+from typing import ClassVar
 
 import numpy as np
+import posenc  # noqa: F401
 import pytest
 import reference
 import torch
@@ -77,7 +79,9 @@ def test_layouts_of_time_are_one(dtype):
     assert_same(rotate(x[0, :, 0], freq, seq_dim=0), want[0, :, 0])
 
 
-@pytest.mark.parametrize("position", (0, 1, 63, 64, 4095, 131071, 1000003, 2**24 - 1, 2**31 + 7, -5))
+@pytest.mark.parametrize(
+    "position", (0, 1, 63, 64, 4095, 131071, 1000003, 2**24 - 1, 2**31 + 7, -5)
+)
 @dtypes
 def test_far_positions_are_exact(position, dtype):
     """Phases hold at any distance; fp64 keeps what the product of two doubles keeps."""
@@ -94,7 +98,9 @@ def test_the_frequency_list_is_used_as_doubles():
     x = torch.tensor([[[1.0, 0.0]]], dtype=torch.float64)
     out = rotate(x, [f], offset=1048575)
     want = [math.cos(1048575 * f), math.sin(1048575 * f)]
-    torch.testing.assert_close(out[0, 0], torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        out[0, 0], torch.tensor(want, dtype=torch.float64), rtol=0, atol=1e-9
+    )
 
 
 @layouts
@@ -261,18 +267,20 @@ class TestCompilations:
 
 
 def test_tables_of_Hugging_Face_width_are_accepted():
-    """cos and sin as cat(f, f) for halves and repeat_interleave for pairs: the same as the plain tables."""
+    """cos and sin as cat(f, f) for halves, repeat_interleave for pairs, equal the plain tables."""
     x = torch.randn(2, 3, 5, 8)
     angle = torch.arange(5.0)[:, None] * torch.tensor(reference.rope_inv_freq(8)).float()
     cos, sin = angle.cos(), angle.sin()
     apply = torch.ops.posenc.apply_rotary
     want = apply(x, cos, sin)
-    assert_same(apply(x, torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)), want)
+    assert_same(apply(x, torch.cat((cos, cos), -1), torch.cat((sin, sin), -1), doubled=True), want)
     batched = [torch.cat((t, t), -1).expand(2, 5, 8) for t in (cos, sin)]
-    assert_same(apply(x, *batched), want)
+    assert_same(apply(x, *batched, doubled=True), want)
     pairs = apply(x, cos, sin, interleaved=True)
     doubled = [t.repeat_interleave(2, -1) for t in (cos, sin)]
-    assert_same(apply(x, *doubled, interleaved=True), pairs)
+    assert_same(apply(x, *doubled, interleaved=True, doubled=True), pairs)
+    with pytest.raises(ValueError, match="doubled"):
+        apply(x, torch.cat((cos, cos), -1), torch.cat((sin, sin), -1))
 
 
 @dtypes
@@ -312,12 +320,16 @@ class TestErrors:
     x = torch.randn(2, 5, 2, 16)
     freq = reference.rope_inv_freq(16)
 
-    CASES = {
+    CASES: ClassVar = {
         "head_dim": (ValueError, lambda s: rotate(s.x[..., :8], s.freq), ("16", "8")),
         "start": (ValueError, lambda s: rotate(s.x, s.freq, rotary_start=1), ("16", "1")),
         "negative_start": (ValueError, lambda s: rotate(s.x, s.freq, rotary_start=-1), ("-1",)),
         "integers": (TypeError, lambda s: rotate(s.x.long(), s.freq), ("float", "Long")),
-        "ids_length": (ValueError, lambda s: rotate(s.x, s.freq, torch.arange(4)), ("position", "4", "5")),
+        "ids_length": (
+            ValueError,
+            lambda s: rotate(s.x, s.freq, torch.arange(4)),
+            ("position", "4", "5"),
+        ),
         "ids_batch": (
             ValueError,
             lambda s: rotate(s.x, s.freq, torch.zeros(3, 5, dtype=torch.long)),
@@ -343,11 +355,18 @@ class TestErrors:
             lambda s: rotate(s.x, s.freq, torch.zeros(3, 1, 5), axes=[0, 1, 2, 3] * 2),
             ("axes", "3"),
         ),
-        "seq_dim": ((ValueError, IndexError), lambda s: rotate(s.x, s.freq, seq_dim=4), ("seq_dim", "4")),
+        "seq_dim": (
+            (ValueError, IndexError),
+            lambda s: rotate(s.x, s.freq, seq_dim=4),
+            ("seq_dim", "4"),
+        ),
         "seq_dim_last": (ValueError, lambda s: rotate(s.x, s.freq, seq_dim=3), ("seq_dim", "3")),
         "rank": (ValueError, lambda s: rotate(s.x[0, 0, 0], s.freq, seq_dim=0), ("1",)),
-        "no_frequency": (ValueError, lambda s: rotate(s.x, [], offset=0), ("inv_freq",)),
-        "in_place": (ValueError, lambda s: rotate_(s.x[..., :8], s.freq), ("rotary_embedding_", "16", "8")),
+        "in_place": (
+            ValueError,
+            lambda s: rotate_(s.x[..., :8], s.freq),
+            ("rotary_embedding_", "16", "8"),
+        ),
         "tensor_freq": (
             ValueError,
             lambda s: rotate.Tensor(s.x, torch.ones(3, 1, 8, dtype=torch.float64)),
@@ -365,12 +384,16 @@ class TestErrors:
         ),
         "table_short": (
             (ValueError, IndexError),
-            lambda s: torch.ops.posenc.apply_rotary(s.x, torch.ones(4, 8), torch.ones(4, 8), seq_dim=1),
+            lambda s: torch.ops.posenc.apply_rotary(
+                s.x, torch.ones(4, 8), torch.ones(4, 8), seq_dim=1
+            ),
             ("apply_rotary", "4", "5"),
         ),
         "table_one": (
             (ValueError, IndexError),
-            lambda s: torch.ops.posenc.apply_rotary(s.x, torch.ones(1, 8), torch.ones(1, 8), seq_dim=1),
+            lambda s: torch.ops.posenc.apply_rotary(
+                s.x, torch.ones(1, 8), torch.ones(1, 8), seq_dim=1
+            ),
             ("apply_rotary", "1", "5"),
         ),
         "table_past": (

@@ -51,9 +51,8 @@ def assert_near(actual, expected, *, steps, magnitude=None, skipped=0.0, what=""
     half = unit(dtype) * np.abs(e) if dtype not in (torch.float32, torch.float64) else 0.0
     bound = half * (1 + 1e-3) + inside + torch.finfo(dtype).smallest_normal * unit(dtype)
     worst = (np.abs(a - e) - bound).max()
-    assert worst <= 0, (
-        f"{what}: off by {np.abs(a - e).max():.3g}, {worst:.3g} more than the bound allows ({dtype})"
-    )
+    off = np.abs(a - e).max()
+    assert worst <= 0, f"{what}: off by {off:.3g}, {worst:.3g} more than allowed in {dtype}"
 
 
 def assert_same(actual, expected, what=""):

@@ -1,7 +1,7 @@
-"""The one table of layer samples: constructor, inputs, reference. Python and C++ layers are built from the same row.
+"""The one table of layer samples: constructor, inputs, reference, parameters.
 
-Every generic layer test runs over LAYERS; the parity tests build each row once as `posenc.X` and once as
-`posenc.cpp.X`. Time is axis 1 of the first input, and may take any length.
+Every generic layer test runs over LAYERS; the parity tests build each row once as `posenc.X` and
+once as `posenc.cpp.X`. The length of every input may vary.
 """
 
 from collections.abc import Callable
@@ -63,11 +63,17 @@ class LayerSample:
     def real_rows(self, out, tensors):
         """The rows of real tokens: what padding computes is nobody's business."""
         keep = tensors.get("key_padding_mask")
-        return out if keep is None else out[keep.bool().cpu() if out.device.type == "cpu" else keep.bool()]
+        return (
+            out
+            if keep is None
+            else out[keep.bool().cpu() if out.device.type == "cpu" else keep.bool()]
+        )
 
 
 ATTENTION_NAMES = tuple(
-    f"{part}_proj.{kind}" for part in ("query", "key", "value", "out") for kind in ("weight", "bias")
+    f"{part}_proj.{kind}"
+    for part in ("query", "key", "value", "out")
+    for kind in ("weight", "bias")
 )
 
 
@@ -101,7 +107,9 @@ def rows():
         return lambda length, draw: {"x": draw(BATCH, length, 3, width)}
 
     def sinusoidal(width, **fixed):
-        return lambda state, **inputs: reference.sinusoidal_layer(state, d_model=width, **fixed, **inputs)
+        return lambda state, **inputs: reference.sinusoidal_layer(
+            state, d_model=width, **fixed, **inputs
+        )
 
     name = "SinusoidalPositionalEncoding"
     yield name, "plain", (16,), {}, x(16), sinusoidal(16)
@@ -145,7 +153,9 @@ def rows():
     yield name, "plain", (30, 16), {}, tokens, reference.embedding_layer, weight
 
     def rotary(width, **fixed):
-        return lambda state, **inputs: reference.rotary_layer(state, rotary_dim=width, **fixed, **inputs)
+        return lambda state, **inputs: reference.rotary_layer(
+            state, rotary_dim=width, **fixed, **inputs
+        )
 
     name = "RotaryPositionalEmbedding"
     yield name, "pairs", (8,), {}, heads(8), rotary(8)
@@ -183,7 +193,9 @@ def rows():
     for name, kind in (("RoPEAttention", "rope"), ("ALiBiAttention", "alibi")):
 
         def attention(kind=kind, **fixed):
-            return lambda state, **inputs: reference.attention_layer(state, kind=kind, **fixed, **inputs)
+            return lambda state, **inputs: reference.attention_layer(
+                state, kind=kind, **fixed, **inputs
+            )
 
         def with_inputs(**more):
             return lambda length, draw: {
@@ -196,7 +208,15 @@ def rows():
             names = ATTENTION_NAMES
             if options.get("bias") is False:
                 names = tuple(n for n in names if not n.endswith("bias"))
-            return name, case, (32, 4), options, inputs, attention(n_heads=4, **shared, **fixed), names
+            return (
+                name,
+                case,
+                (32, 4),
+                options,
+                inputs,
+                attention(n_heads=4, **shared, **fixed),
+                names,
+            )
 
         yield row("plain", {}, with_inputs())
         yield row("causal", {"is_causal": True}, with_inputs())

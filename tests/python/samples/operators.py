@@ -1,19 +1,20 @@
 """The one table of operator samples: operator -> inputs, reference, tolerance, dtypes, derivatives.
 
-A sample holds the tensor arguments and the other arguments apart; both carry the schema's names, so the
-operator and its reference are called with the same dictionary. A new operator is one entry in OPERATORS
-and its rows in SAMPLES; every generic test then covers it.
+A sample holds the tensor arguments and the other arguments apart; both carry the schema's names, so
+the operator and its reference are called with the same dictionary. A new operator is one entry in
+OPERATORS and its rows in SAMPLES; every generic test then covers it.
 """
 
 import math
 from dataclasses import dataclass, field
 
-import reference
 import posenc  # noqa: F401  (registers the operators)
+import reference
 import torch
 
 from samples.compare import FLOATS, array, assert_near, tensors_of
 
+PHASES = ("rotary_embedding", "sinusoidal_encoding", "add_sinusoidal", "embed_tokens")
 FREQ4 = reference.rope_inv_freq(8)
 FREQ3 = reference.rope_inv_freq(6)
 FREQ32 = reference.rope_inv_freq(64)
@@ -85,7 +86,7 @@ class Sample:
         return f"{self.op.name}-{self.case}"
 
     def tensors(self, dtype=torch.float64, requires_grad=False, seed=0):
-        """The tensor arguments, random ones from a fixed seed and equal, but for rounding, in each dtype."""
+        """The tensor arguments; random ones are equal, but for rounding, in each dtype."""
         generator = torch.Generator().manual_seed(seed)
         out = {}
         for name, shape in self.shapes.items():
@@ -93,7 +94,7 @@ class Sample:
                 out[name] = shape.clone()
             else:
                 out[name] = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-            # Statistics stay in fp32 beside a half-precision output, frequencies and slopes in fp64.
+            # Statistics stay in fp32 beside a half-precision output.
             if name.startswith("lse") and dtype != torch.float64:
                 out[name] = out[name].float()
             if requires_grad and name in self.differentiable:
@@ -129,6 +130,15 @@ class Sample:
                 factor = max(factor, tensors[name].detach().abs().max().item())
         return max(sizes) * factor
 
+    def phase_steps(self, tensors):
+        """Roundings of a phase in fp64: a product of this size is that many units off."""
+        size = abs(self.options.get("offset") or 0)
+        for name in ("x", "position_ids"):
+            if name in tensors and self.op.base in PHASES:
+                t = tensors[name].detach().double().abs()
+                size += max(t.shape) if name == "x" else t.max().item()
+        return 2 * size
+
     def check(self, actual, expected, tensors, what=""):
         for number, (a, e) in enumerate(zip(actual, expected, strict=True)):
             magnitude = self.magnitude(tensors) * math.sqrt(2)
@@ -138,7 +148,8 @@ class Sample:
             assert_near(
                 a,
                 e,
-                steps=self.op.steps,
+                steps=self.op.steps
+                + (self.phase_steps(tensors) if a.dtype == torch.float64 else 0),
                 magnitude=magnitude,
                 skipped=skipped(tensors["q"].dtype) if self.op.skips else 0.0,
                 what=f"{self} {what} output {number}",
@@ -190,7 +201,12 @@ def rows():
     yield rotary, "offset", {"x": X4}, {"inv_freq": FREQ4, "offset": 1000}
     yield rotary, "negative_offset", {"x": X4}, {"inv_freq": FREQ4, "offset": -3}
     yield rotary, "ids", {"x": X4, "position_ids": ids([4, 2, 0, 9, 65])}, {"inv_freq": FREQ4}
-    yield rotary, "ids_row", {"x": X4, "position_ids": ids([4, 2, 0, 9, 65])[None]}, {"inv_freq": FREQ4}
+    yield (
+        rotary,
+        "ids_row",
+        {"x": X4, "position_ids": ids([4, 2, 0, 9, 65])[None]},
+        {"inv_freq": FREQ4},
+    )
     yield (
         rotary,
         "ids_batch",
@@ -332,6 +348,26 @@ def rows():
         {"x": (2, 3, 5, 13), "cos": (5, 3), "sin": (5, 3)},
         {"rotary_start": 2},
     )
+    doubled = {"doubled": True}
+    yield given, "doubled", {"x": x, "cos": (5, 8), "sin": (5, 8)}, doubled
+    yield (
+        given,
+        "doubled_pairs",
+        {"x": x, "cos": (9, 8), "sin": (9, 8), "position_ids": SMALL_IDS},
+        {"interleaved": True, **doubled},
+    )
+    yield (
+        given,
+        "doubled_relaid",
+        {"x": (2, 3, 5, 11), "cos": (2, 5, 6), "sin": (2, 5, 6)},
+        {"interleaved": True, "interleaved_out": False, "rotary_start": 2, **doubled},
+    )
+    yield (
+        given,
+        "doubled_relaid_back",
+        {"x": (2, 3, 5, 11), "cos": (1, 5, 6), "sin": (1, 5, 6)},
+        {"interleaved_out": True, "inverse": True, **doubled},
+    )
     yield (
         given,
         "wide",
@@ -341,7 +377,12 @@ def rows():
     )
 
     sin = "sinusoidal_encoding"
-    yield sin, "pairs", {"position_ids": ids([0, 1, 2, 63, 64, 65, 1000])}, {"inv_freq": FREQ4, "d_model": 8}
+    yield (
+        sin,
+        "pairs",
+        {"position_ids": ids([0, 1, 2, 63, 64, 65, 1000])},
+        {"inv_freq": FREQ4, "d_model": 8},
+    )
     yield (
         sin,
         "halves",
@@ -364,13 +405,33 @@ def rows():
 
     add = "add_sinusoidal"
     yield add, "plain", {"x": (2, 5, 8)}, {"inv_freq": FREQ4}
-    yield add, "halves_scale", {"x": (2, 5, 8)}, {"inv_freq": FREQ4, "interleaved": False, "scale": 2.5}
+    yield (
+        add,
+        "halves_scale",
+        {"x": (2, 5, 8)},
+        {"inv_freq": FREQ4, "interleaved": False, "scale": 2.5},
+    )
     yield add, "offset", {"x": (2, 5, 8)}, {"inv_freq": FREQ4, "offset": 90}
     yield add, "ids", {"x": (2, 5, 8), "position_ids": BATCH_IDS}, {"inv_freq": FREQ4}
-    yield add, "ids_real", {"x": (2, 5, 8), "position_ids": BATCH_IDS.double() / 7}, {"inv_freq": FREQ4}
-    yield add, "time_first", {"x": (5, 2, 8), "position_ids": BATCH_IDS}, {"inv_freq": FREQ4, "seq_dim": 0}
+    yield (
+        add,
+        "ids_real",
+        {"x": (2, 5, 8), "position_ids": BATCH_IDS.double() / 7},
+        {"inv_freq": FREQ4},
+    )
+    yield (
+        add,
+        "time_first",
+        {"x": (5, 2, 8), "position_ids": BATCH_IDS},
+        {"inv_freq": FREQ4, "seq_dim": 0},
+    )
     yield add, "rank2", {"x": (5, 8)}, {"inv_freq": FREQ4, "seq_dim": 0}
-    yield add, "rank4", {"x": (2, 3, 5, 8), "position_ids": BATCH_IDS}, {"inv_freq": FREQ4, "seq_dim": 2}
+    yield (
+        add,
+        "rank4",
+        {"x": (2, 3, 5, 8), "position_ids": BATCH_IDS},
+        {"inv_freq": FREQ4, "seq_dim": 2},
+    )
     yield add, "odd", {"x": (2, 5, 7)}, {"inv_freq": reference.sinusoidal_inv_freq(7)}
     yield add, "wide", {"x": (1, 131, 66)}, {"inv_freq": reference.sinusoidal_inv_freq(66)}, True
 
@@ -378,7 +439,12 @@ def rows():
     yield table, "plain", {"x": (2, 5, 6), "weight": (9, 6)}, {}
     yield table, "offset", {"x": (2, 5, 6), "weight": (9, 6)}, {"offset": 4}
     yield table, "ids", {"x": (2, 5, 6), "weight": (9, 6), "position_ids": SMALL_IDS}, {"offset": 1}
-    yield table, "ids_row", {"x": (2, 5, 6), "weight": (9, 6), "position_ids": ids([8, 0, 0, 1, 1])}, {}
+    yield (
+        table,
+        "ids_row",
+        {"x": (2, 5, 6), "weight": (9, 6), "position_ids": ids([8, 0, 0, 1, 1])},
+        {},
+    )
     yield (
         table,
         "time_first",
@@ -386,7 +452,12 @@ def rows():
         {"seq_dim": 0},
     )
     yield table, "rank2", {"x": (5, 6), "weight": (9, 6)}, {"seq_dim": 0}
-    yield table, "rank4", {"x": (2, 3, 5, 6), "weight": (9, 6), "position_ids": SMALL_IDS}, {"seq_dim": 2}
+    yield (
+        table,
+        "rank4",
+        {"x": (2, 3, 5, 6), "weight": (9, 6), "position_ids": SMALL_IDS},
+        {"seq_dim": 2},
+    )
     yield table, "wide", {"x": (2, 40, 67), "weight": (50, 67)}, {}, True
 
     embed = "embed_tokens"
@@ -412,7 +483,12 @@ def rows():
     yield "alibi_bias", "offset", {}, {"slopes": SLOPES3, "q_len": 3, "k_len": 4, "offset": 9}
     slopes = torch.tensor(SLOPES3, dtype=torch.float64)
     yield "alibi_bias.Tensor", "square", {"slopes": slopes}, {"q_len": 5, "k_len": 5}
-    yield "alibi_bias.Tensor", "causal", {"slopes": slopes}, {"q_len": 2, "k_len": 7, "is_causal": True}
+    yield (
+        "alibi_bias.Tensor",
+        "causal",
+        {"slopes": slopes},
+        {"q_len": 2, "k_len": 7, "is_causal": True},
+    )
 
     soft = "alibi_softmax"
     scores = (2, 4, 5, 7)
