@@ -55,7 +55,7 @@ LEGACY = {
 
 @by_kind
 def test_B2_old_checkpoints_with_derived_tables_load(sample):
-    """Nothing derived is saved; what others saved is ignored, strictly or not, also in a larger model."""
+    """Nothing derived is saved; what others saved is ignored, also inside a larger model."""
     module, tensors = sample.build(), sample.tensors()
     assert set(module.state_dict()) == set(sample.parameters)
     want = module(**tensors)
@@ -98,7 +98,7 @@ def test_B4_no_buffer_stays_on_another_device(sample):
 
 @by_layer
 def test_B6_forward_saves_the_same_each_time(sample):
-    """The first call ever and the second save equal numbers of tensors, of equal shapes and dtypes."""
+    """The first call ever and the second save tensors of equal number, shape and dtype."""
     module, tensors = (
         sample.build(torch.bfloat16),
         sample.tensors(torch.bfloat16, requires_grad=True),

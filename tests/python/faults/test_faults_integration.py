@@ -111,7 +111,7 @@ def test_C4_forms_that_exporters_and_runtimes_use():
 
 @by_kind
 def test_C5_a_trace_freezes_nothing(sample):
-    """Traced at four tokens on the CPU in fp32: other lengths, dtypes and devices are equal to eager."""
+    """Traced at four tokens in fp32: other lengths and dtypes are equal to eager."""
     module = sample.build().eval()
     traced = torch.jit.trace(
         module, example_kwarg_inputs=sample.tensors(length=4), check_trace=False
@@ -244,7 +244,7 @@ def test_C11_opcheck_over_layouts(form):
 
 @pytest.mark.parametrize("width", (2, 4, 6, 10, 14, 18, 30, 34))
 def test_C13_no_loop_reads_or_writes_past_its_rows(width):
-    """Tensors allocated exactly, between guards: each dtype, layout and tail of the vector loops."""
+    """Tensors allocated exactly, between guards: each dtype, layout and tail of a vector loop."""
     freq = reference.rope_inv_freq(width)
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         for interleaved in (True, False):

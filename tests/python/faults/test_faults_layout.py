@@ -8,7 +8,7 @@ from samples.compare import assert_same
 
 
 def test_L2_tables_and_pairs_fit_together():
-    """The norm stays in every layout and at every position; a table tiled the wrong way gives 24.63."""
+    """The norm stays in every layout, everywhere; a table tiled the wrong way gives 24.63."""
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64).expand(1, 9, 1, 4)
     for interleaved in (True, False):
         for out in (None, True, False):

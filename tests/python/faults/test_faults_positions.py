@@ -1,4 +1,4 @@
-"""K: positions in padded batches, caches, packed rows and slices. A test has the name of its fault."""
+"""K: positions in padded batches, caches, packed rows. A test has the name of its fault."""
 
 import posenc
 import posenc.functional as P
@@ -73,7 +73,7 @@ def test_K1_padding_changes_no_real_token_of_added_encodings():
 @pytest.mark.parametrize("name", ("RoPEAttention", "ALiBiAttention"))
 @pytest.mark.parametrize("side", ("left", "right"))
 def test_K2_each_row_decodes_at_its_own_position(name, side):
-    """Real lengths 5 and 3: the next positions are 5 and 3, then 6 and 4; each row equals its solo run."""
+    """Real lengths 5 and 3: next come 5 and 3, then 6 and 4; each row equals its solo run."""
     torch.manual_seed(0)
     layer = getattr(posenc, name)(16, 2, is_causal=True)
     rows = [torch.randn(1, 8, 16), torch.randn(1, 6, 16)]

@@ -1,0 +1,195 @@
+"""What surrounds a call: instruction sets, threads, processes, memory, imports."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import posenc
+import pytest
+import torch
+from samples.compare import FLOATS, assert_near, assert_same
+from samples.operators import OPERATORS, SAMPLES
+
+HERE = Path(__file__).resolve().parent
+ROOT = str(Path(posenc.__file__).resolve().parents[1])
+
+
+def child(*command, **env):
+    """A Python process of its own that finds this posenc; its output, once it has ended well."""
+    path = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+    run = subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": path, **env},
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout
+
+
+@pytest.fixture(scope="module")
+def by_capability(tmp_path_factory):
+    """{capability: {(sample, dtype): outputs}}, of as many instruction sets as this machine has."""
+    found = {}
+    for wanted in ("default", "avx2", "avx512"):
+        path = tmp_path_factory.mktemp("isa") / "outputs.pt"
+        name = child(HERE / "isa_child.py", path, ATEN_CPU_CAPABILITY=wanted).split()[-1]
+        found[name] = torch.load(path)
+    return found
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_every_instruction_set_matches_the_reference(by_capability, sample):
+    for name, outputs in by_capability.items():
+        for dtype in FLOATS:
+            tensors = sample.tensors(dtype)
+            got = outputs[str(sample), str(dtype)][: len(sample.expected(tensors))]
+            sample.check(got, sample.expected(tensors), tensors, name)
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=str)
+def test_every_instruction_set_gives_one_rotation_and_one_encoding(by_capability, sample):
+    """cos and sin are one pure function of (position, frequency) on every path: bit for bit."""
+    if "alibi" in sample.op.name or "merge" in sample.op.name:
+        pytest.skip("sums over keys have an order of their own in each instruction set")
+    first, *others = by_capability.values()
+    for outputs in others:
+        for dtype in FLOATS:
+            key = str(sample), str(dtype)
+            assert_same(outputs[key][0], first[key][0], str(sample))
+
+
+def test_gradients_of_every_instruction_set(by_capability):
+    first, *others = by_capability.values()
+    for outputs in others:
+        for (name, dtype), values in outputs.items():
+            for a, e in zip(values, first[name, dtype], strict=True):
+                size = max(1.0, torch.where(torch.isfinite(e), e, 0).abs().max().item())
+                low = dtype in ("torch.bfloat16", "torch.float16")
+                steps = 2**16 if low else 64
+                assert_near(a, e, steps=steps, magnitude=size, what=f"{name} {dtype}")
+
+
+THREADS = """
+import os, torch, posenc
+torch.set_num_threads(2)
+count = lambda: len(os.listdir("/proc/self/task"))
+x = torch.ones(8, 512, 8, 64)
+before = count()
+{call}
+after = count()
+assert after > before, f"{{before}} threads before, {{after}} after: the loop ran on one"
+"""
+
+PARALLEL = {
+    "rotary_embedding": "torch.ops.posenc.rotary_embedding(x, [0.5] * 32)",
+    "add_sinusoidal": "torch.ops.posenc.add_sinusoidal(x[:, :, 0].contiguous(), [0.5] * 32)",
+    "alibi_attention": "torch.ops.posenc.alibi_attention(x, x, x, [0.5] * 512)",
+    "alibi_softmax": "torch.ops.posenc.alibi_softmax(x, [0.5] * 512)",
+    "embed_tokens": (
+        "torch.ops.posenc.embed_tokens(torch.ones(8, 512).long(), x[0, 0], [0.5] * 32)"
+    ),
+}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
+@pytest.mark.parametrize("name", PARALLEL)
+def test_loops_run_on_the_threads_that_torch_gives(name):
+    """Without -fopenmp on its file, at::parallel_for runs serially and says nothing."""
+    child("-c", THREADS.format(call=PARALLEL[name]))
+
+
+def test_two_processes_under_ddp(tmp_path):
+    path = os.pathsep.join([ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
+    runs = [
+        subprocess.Popen(
+            [sys.executable, str(HERE / "ddp_child.py"), str(rank), str(tmp_path / "store")],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        for rank in range(2)
+    ]
+    for run in runs:
+        _, errors = run.communicate(timeout=300)
+        assert run.returncode == 0, errors[-2000:]
+
+
+MEMORY = """
+import resource, torch, posenc
+import posenc.functional as P
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+L = 16384
+q, k, v = (torch.randn(1, 2, L, 64, requires_grad=True) for _ in range(3))
+P.alibi_attention(q[:, :, :256], k[:, :, :256], v[:, :, :256], [0.5, 0.01], is_causal=True).sum().backward()
+before = peak()
+P.alibi_attention(q, k, v, [0.5, 0.01], is_causal=True).sum().backward()
+print(peak() - before)
+"""
+
+
+def test_attention_needs_no_matrix_of_scores():
+    """16384 tokens, 2 heads, forward and backward: two dense matrices would be 4 GB."""
+    assert float(child("-c", MEMORY).split()[-1]) < 300
+
+
+def test_outputs_are_made_once():
+    """The rotation of a large input allocates its output and little more."""
+    from torch.profiler import ProfilerActivity, profile
+
+    x = torch.randn(4, 256, 8, 64)
+    for op in (
+        lambda: torch.ops.posenc.rotary_embedding(x, [0.5] * 32),
+        lambda: torch.ops.posenc.add_sinusoidal(x[:, :, 0], [0.5] * 32),
+    ):
+        want = op()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
+            op()
+        made = sum(
+            e.self_cpu_memory_usage for e in prof.key_averages() if e.self_cpu_memory_usage > 0
+        )
+        assert made < 1.25 * want.nbytes + 65536, f"{made} bytes for an output of {want.nbytes}"
+
+
+def test_the_compile_cache_knows_this_build():
+    assert "posenc" in torch.compiler.config.cache_key_tag
+
+
+def test_every_operator_has_the_kernels_that_the_design_asks_for():
+    for name, op in OPERATORS.items():
+        if torch._C._dispatch_has_kernel_for_dispatch_key(
+            f"posenc::{name}", "CompositeImplicitAutograd"
+        ):
+            continue
+        for key in ("CPU", "Meta", "FuncTorchBatched", "CompositeExplicitAutograd"):
+            if key == "FuncTorchBatched" and not op.differentiable:
+                continue
+            has = torch._C._dispatch_has_kernel_for_dispatch_key(f"posenc::{name}", key)
+            assert has, f"posenc::{name} has no {key} kernel"
+        if op.differentiable:
+            assert torch._C._dispatch_has_kernel_for_dispatch_key(
+                f"posenc::{name}", "AutogradCPU"
+            ), name
+
+
+def test_a_process_survives_every_error():
+    """After an error of each operator the same process computes rightly."""
+    for sample in SAMPLES[::6]:
+        tensors = sample.tensors(torch.float32)
+        want = sample.run(tensors)
+        if not tensors:
+            continue
+        for broken in (
+            {n: t.bool() for n, t in tensors.items()},
+            {n: t[None, None, None, None] for n, t in tensors.items()},
+            {n: t.to("meta") if i else t for i, (n, t) in enumerate(tensors.items())},
+        ):
+            if len(tensors) == 1 and broken is not None and any(t.is_meta for t in broken.values()):
+                continue
+            with pytest.raises(
+                (TypeError, ValueError, IndexError, RuntimeError, NotImplementedError)
+            ):
+                sample.run(broken)
+            assert_same(sample.run(tensors), want)
