@@ -67,11 +67,11 @@ void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& in
   if (inv_freq.dim() == 1) {
     return;
   }
-  TORCH_CHECK_VALUE(inv_freq.dim() == 3 && x.dim() == 4, op,
-                    ": expected inv_freq of shape (n), or for a 4-D x (B, 1, n) or (1, H, n), got ", inv_freq.sym_sizes(),
-                    " for x of shape ", x.sym_sizes());
-  const c10::SymInt batch = x.sym_size(core::batch_dim(args.seq_dim, 4));
-  const c10::SymInt heads = x.sym_size(head_dim_axis(x, args.seq_dim));
+  TORCH_CHECK_VALUE(inv_freq.dim() == 3, op, ": expected inv_freq of shape (n), (B, 1, n), or for a 4-D x (1, H, n), got ",
+                    inv_freq.sym_sizes(), " for x of shape ", x.sym_sizes());
+  const int64_t batch_axis = core::batch_dim(args.seq_dim, x.dim());
+  const c10::SymInt batch = batch_axis < 0 ? c10::SymInt(1) : x.sym_size(batch_axis);
+  const c10::SymInt heads = x.dim() == 4 ? x.sym_size(head_dim_axis(x, args.seq_dim)) : c10::SymInt(1);
   const c10::SymInt rows = inv_freq.sym_size(0), columns = inv_freq.sym_size(1);
   const bool per_batch = columns == 1 && (rows == 1 || rows == batch);
   const bool per_head = rows == 1 && columns == heads;

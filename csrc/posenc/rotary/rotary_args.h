@@ -40,10 +40,10 @@ RotaryArgs make_args(const std::optional<at::Tensor>& position_ids, c10::SymInt 
 /// Checks x and the arguments against `n` frequencies, and wraps seq_dim. Works on symbolic sizes.
 void check_rotary(const char* op, const at::Tensor& x, int64_t n, RotaryArgs& args);
 
-/// Checks frequencies given as a tensor: float64 (n), (B, 1, n) or (1, H, n).
+/// Checks frequencies given as a tensor: float64 (n), (B, 1, n), or for a 4-D x (1, H, n).
 void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& inv_freq, const RotaryArgs& args);
 
-/// The axis of x that is neither batch, time nor channel: the heads of a 4-D tensor.
+/// The axis of a 4-D x that is neither batch, time nor channel: the heads.
 int64_t head_dim_axis(const at::Tensor& x, int64_t seq_dim);
 
 }  // namespace posenc::rotary

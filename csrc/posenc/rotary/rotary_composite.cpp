@@ -46,8 +46,13 @@ at::Tensor align_freq(const at::Tensor& inv_freq, const at::Tensor& x, int64_t s
   const c10::SymInt n = inv_freq.sym_size(-1);
   std::vector<c10::SymInt> shape(x.dim(), 1);
   shape.back() = n;
-  shape[core::batch_dim(seq_dim, x.dim())] = inv_freq.sym_size(0);
-  shape[head_dim_axis(x, seq_dim)] = inv_freq.sym_size(1);
+  const int64_t batch = core::batch_dim(seq_dim, x.dim());
+  if (batch >= 0) {
+    shape[batch] = inv_freq.sym_size(0);
+  }
+  if (x.dim() == 4) {
+    shape[head_dim_axis(x, seq_dim)] = inv_freq.sym_size(1);
+  }
   return inv_freq.reshape_symint(shape);
 }
 
@@ -115,8 +120,8 @@ at::Tensor inv_freq_grad(const at::Tensor& grad, const at::Tensor& y, const at::
   // Axes that neither the positions nor the frequencies have are summed first, while the numbers are still float32.
   std::vector<int64_t> spare;
   for (int64_t d = 0; d < grad.dim() - 1; ++d) {
-    const bool freq_has = inv_freq.dim() == 3 && (d == head_dim_axis(grad, args.seq_dim) || d == core::batch_dim(args.seq_dim, grad.dim()));
-    if (d != args.seq_dim && d != core::batch_dim(args.seq_dim, grad.dim()) && !freq_has) {
+    const bool per_head = inv_freq.dim() == 3 && grad.dim() == 4 && d == head_dim_axis(grad, args.seq_dim);
+    if (d != args.seq_dim && d != core::batch_dim(args.seq_dim, grad.dim()) && !per_head) {
       spare.push_back(d);
     }
   }

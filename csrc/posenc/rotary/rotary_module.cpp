@@ -14,7 +14,10 @@ void RotaryPositionalEmbeddingOptions::check() const {
   TORCH_CHECK_VALUE(d_model_ > 0, op, ": expected d_model > 0, got ", d_model_);
   TORCH_CHECK_VALUE(max_seq_len_ > 0, op, ": expected max_seq_len > 0, got ", max_seq_len_);
   TORCH_CHECK_VALUE(std::isfinite(base_) && base_ > 0, op, ": expected a finite base > 0, got ", base_);
-  TORCH_CHECK_VALUE(std::isfinite(attention_factor_), op, ": expected a finite attention_factor, got ", attention_factor_);
+  TORCH_CHECK_VALUE(!attention_factor_ || std::isfinite(*attention_factor_), op, ": expected a finite attention_factor, got ",
+                    attention_factor_.value_or(0));
+  TORCH_CHECK_VALUE(!scaling_.rope_theta || base_ == 10000.0 || base_ == *scaling_.rope_theta, op,
+                    ": expected one theta, got base ", base_, " and a scaling with rope_theta ", scaling_.rope_theta.value_or(0));
   TORCH_CHECK_VALUE(rotary_start_ >= 0 && rotary_start_ < d_model_, op, ": expected rotary_start in [0, d_model) = [0, ", d_model_,
                     "), got ", rotary_start_);
   const int64_t rotated = width();
@@ -31,8 +34,14 @@ void RotaryPositionalEmbeddingOptions::check() const {
   }
 }
 
-std::vector<double> RotaryPositionalEmbeddingOptions::inv_freq() const {
-  return rope_inv_freq(width(), base_);
+double RotaryPositionalEmbeddingOptions::theta() const {
+  return scaling_.rope_theta.value_or(base_);
+}
+
+RopeFrequencies RotaryPositionalEmbeddingOptions::frequencies() const {
+  RopeFrequencies result = rope_frequencies(width(), theta(), scaling_, max_seq_len_);
+  result.attention_factor = attention_factor_.value_or(result.attention_factor);
+  return result;
 }
 
 RotaryPositionalEmbeddingImpl::RotaryPositionalEmbeddingImpl(RotaryPositionalEmbeddingOptions options_)
@@ -42,20 +51,29 @@ RotaryPositionalEmbeddingImpl::RotaryPositionalEmbeddingImpl(RotaryPositionalEmb
 
 void RotaryPositionalEmbeddingImpl::reset() {
   options.check();
-  inv_freq = options.inv_freq();
+  frequencies = options.frequencies();
 }
 
 void RotaryPositionalEmbeddingImpl::pretty_print(std::ostream& stream) const {
-  stream << "posenc::nn::RotaryPositionalEmbedding(d_model=" << options.d_model() << ", base=" << options.base()
+  stream << "posenc::nn::RotaryPositionalEmbedding(d_model=" << options.d_model() << ", base=" << options.theta()
          << ", interleaved=" << std::boolalpha << options.interleaved() << ", rotary_dim=" << options.width()
-         << ", rotary_start=" << options.rotary_start() << ")";
+         << ", rotary_start=" << options.rotary_start() << ", scaling=" << options.scaling().type << ")";
 }
 
 at::Tensor RotaryPositionalEmbeddingImpl::forward(const at::Tensor& x, const std::optional<at::Tensor>& position_ids,
                                                   int64_t offset) const {
-  return rotary_embedding(x, inv_freq, position_ids, offset, options.seq_dim(), options.interleaved(), std::nullopt,
-                          options.rotary_start(), options.attention_factor(),
-                          options.axes() ? at::OptionalIntArrayRef(at::IntArrayRef(*options.axes())) : std::nullopt);
+  const auto rotate = [&](const auto& inv_freq) {
+    return rotary_embedding(x, inv_freq, position_ids, offset, options.seq_dim(), options.interleaved(), std::nullopt,
+                            options.rotary_start(), frequencies.attention_factor,
+                            options.axes() ? at::OptionalIntArrayRef(at::IntArrayRef(*options.axes())) : std::nullopt);
+  };
+  if (!options.scaling().depends_on_length()) {
+    return rotate(at::ArrayRef<double>(frequencies.inv_freq));
+  }
+  const at::Tensor lengths = rope_lengths(x, position_ids, offset, options.seq_dim());
+  return rotate(frequencies.long_inv_freq.empty()
+                    ? dynamic_ntk_inv_freq(lengths, frequencies.inv_freq, *options.scaling().factor, frequencies.trained_length)
+                    : longrope_inv_freq(lengths, frequencies.inv_freq, frequencies.long_inv_freq, frequencies.trained_length));
 }
 
 std::pair<at::Tensor, at::Tensor> RotaryPositionalEmbeddingImpl::rotate(const at::Tensor& q, const at::Tensor& k,
@@ -84,7 +102,7 @@ void LongSequenceRoPEImpl::reset() {
   RotaryPositionalEmbeddingOptions rope(options.head_dim());
   rope.base(options.base());
   rope.check();
-  inv_freq = rope.inv_freq();
+  inv_freq = rope.frequencies().inv_freq;
 }
 
 void LongSequenceRoPEImpl::pretty_print(std::ostream& stream) const {

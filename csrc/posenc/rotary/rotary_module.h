@@ -1,6 +1,7 @@
 #pragma once
 
 #include <posenc/rotary/rotary.h>
+#include <posenc/rotary/scaling.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/common.h>
 #include <torch/nn/modules/container/any.h>
@@ -32,16 +33,20 @@ struct POSENC_API RotaryPositionalEmbeddingOptions {
   TORCH_ARG(std::optional<std::vector<int64_t>>, axes) = std::nullopt;
   /// The axis of the input that is time.
   TORCH_ARG(int64_t, seq_dim) = 1;
-  /// Scales the rotated channels.
-  TORCH_ARG(double, attention_factor) = 1.0;
+  /// Scales the rotated channels. Default: what the scaling says, else 1.
+  TORCH_ARG(std::optional<double>, attention_factor) = std::nullopt;
+  /// How frequencies are stretched past the trained length; its lengths default to max_seq_len.
+  TORCH_ARG(RopeScaling, scaling) = RopeScaling();
 
  public:
   /// Throws ValueError naming the option, what was expected and what came.
   void check() const;
   /// The rotated width: rotary_dim or its default.
   int64_t width() const;
-  /// The frequencies, float64, radians per position.
-  std::vector<double> inv_freq() const;
+  /// θ: the scaling's, where it names one.
+  double theta() const;
+  /// The frequencies, float64, radians per position, and the attention factor.
+  RopeFrequencies frequencies() const;
 };
 
 /// Rotary position embedding as a module: options and frequencies, no parameter and no buffer. See posenc::rotary_embedding.
@@ -68,8 +73,8 @@ class POSENC_API RotaryPositionalEmbeddingImpl : public torch::nn::Cloneable<Rot
   at::Tensor apply_rotary_pos_emb(const at::Tensor& x, std::optional<int64_t> seq_len = std::nullopt, int64_t offset = 0) const;
 
   RotaryPositionalEmbeddingOptions options;
-  /// Not a tensor, so that no cast of the module rounds it and no state dict holds it.
-  std::vector<double> inv_freq;
+  /// Not tensors, so that no cast of the module rounds them and no state dict holds them.
+  RopeFrequencies frequencies;
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<at::Tensor>())}, {2, torch::nn::AnyValue(int64_t(0))})

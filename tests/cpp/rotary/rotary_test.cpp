@@ -189,11 +189,11 @@ TEST(RotaryModules, HoldOptionsAndNoTensor) {
   EXPECT_TRUE(rope->parameters().empty());
   EXPECT_TRUE(rope->buffers().empty());
   rope->to(at::kBFloat16);
-  EXPECT_DOUBLE_EQ(rope->inv_freq[1], std::pow(500000.0, -2.0 / 64));
+  EXPECT_DOUBLE_EQ(rope->frequencies.inv_freq[1], std::pow(500000.0, -2.0 / 64));
   const at::Tensor q = torch::randn({2, 7, 8, 64}), k = torch::randn({2, 7, 2, 64});
   const auto [rq, rk] = rope->rotate(q, k, {}, 3);
   EXPECT_TRUE(rq.equal(rope(q, std::nullopt, int64_t(3))));
-  EXPECT_TRUE(rk.equal(posenc::rotary_embedding(k, rope->inv_freq, {}, 3, 1, false)));
+  EXPECT_TRUE(rk.equal(posenc::rotary_embedding(k, rope->frequencies.inv_freq, {}, 3, 1, false)));
   const auto copy = std::dynamic_pointer_cast<posenc::nn::RotaryPositionalEmbeddingImpl>(rope->clone());
   ASSERT_NE(copy, nullptr);
   EXPECT_TRUE(copy->forward(q).equal(rope(q)));
