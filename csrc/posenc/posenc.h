@@ -3,6 +3,13 @@
 /// \file
 /// Everything public of posenc, the positional encodings of the Transformer for LibTorch.
 
+#include <posenc/absolute/embedding.h>
+#include <posenc/absolute/embedding_module.h>
+#include <posenc/absolute/frequencies.h>
+#include <posenc/absolute/learned.h>
+#include <posenc/absolute/learned_module.h>
+#include <posenc/absolute/sinusoidal.h>
+#include <posenc/absolute/sinusoidal_module.h>
 #include <posenc/core/positions.h>
 #include <posenc/rotary/rotary.h>
 #include <posenc/rotary/rotary_module.h>

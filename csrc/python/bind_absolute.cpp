@@ -1,10 +1,9 @@
 #include "bindings.h"
 
-#if __has_include(<posenc/absolute/embedding.h>)
-#include <posenc/absolute/embedding.h>
+#include <posenc/absolute/embedding_module.h>
 #include <posenc/absolute/frequencies.h>
-#include <posenc/absolute/learned.h>
-#include <posenc/absolute/sinusoidal.h>
+#include <posenc/absolute/learned_module.h>
+#include <posenc/absolute/sinusoidal_module.h>
 
 namespace posenc::python {
 
@@ -58,8 +57,3 @@ void bind_absolute(py::module& m) {
 }
 
 }  // namespace posenc::python
-#else
-namespace posenc::python {
-void bind_absolute(py::module&) {}
-}  // namespace posenc::python
-#endif
