@@ -18,7 +18,6 @@ _ALIASES: dict[str, str] = {
     "embedding": "learned",
     "learnable": "learned",
     "rotary": "rope",
-    "nope": "none",
     "identity": "none",
 }
 _KNOWN = ("sinusoidal", "learned", "rope", "alibi", "none")
