@@ -34,6 +34,8 @@ class KVCache(NamedTuple):
         positions: (B, S) int64 positions of the keys; (B, 0) while every row counts 0 ... S - 1.
         keep: (B, S) bool, False for padding; (B, 0) while there was none.
         lengths: (B) int64: the position of each row's next token.
+        key_norms: (B, Hkv, S / 64 rounded up): the largest norm in each block of keys, by which
+            ALiBi leaves far blocks unread; (B, Hkv, 0) where nothing needs it.
     """
 
     key: Tensor
@@ -41,6 +43,7 @@ class KVCache(NamedTuple):
     positions: Tensor
     keep: Tensor
     lengths: Tensor
+    key_norms: Tensor
 
 
 # Exported programs are saved with the names of the containers that they return.
@@ -277,6 +280,7 @@ class _Attention(Layer):
             torch.zeros([batch_size, 0], dtype=torch.int64, device=weight.device),
             torch.zeros([batch_size, 0], dtype=torch.bool, device=weight.device),
             torch.zeros([batch_size], dtype=torch.int64, device=weight.device),
+            torch.zeros(shape[:3], device=weight.device),
         )
 
     def _append(
@@ -310,7 +314,8 @@ class _Attention(Layer):
             if row_positions.size(1) == 0:
                 row_positions = torch.arange(past, device=k.device).expand(B, past)
             row_positions = torch.cat([row_positions, positions], 1)
-        return KVCache(k, v, row_positions, keep, lengths)
+        key_norms = torch.zeros([B, self.n_kv_heads, 0], device=k.device)
+        return KVCache(k, v, row_positions, keep, lengths, key_norms)
 
     def _next_positions(
         self,
@@ -595,6 +600,7 @@ class ALiBiAttention(_Attention):
         keep: Tensor | None,
         q_positions: Tensor | None,
         k_positions: Tensor | None,
+        key_norms: Tensor | None,
     ) -> Tensor:
         """q (B, H, L, D), k and v (B, Hkv, S, D); positions are given where not consecutive."""
         dropout = self.dropout if self.training else 0.0
@@ -610,7 +616,7 @@ class ALiBiAttention(_Attention):
                 None,
                 q_positions,
                 k_positions,
-                None,
+                key_norms,
             )[0]
         L, S = q.size(2), k.size(2)
         if bias is not None:
@@ -632,6 +638,22 @@ class ALiBiAttention(_Attention):
         alibi = -slopes[:, None, None] * behind.abs().to(dtype)
         total = alibi if bias is None else alibi + bias.to(dtype)
         return _dense_attention(q, k, v, self.groups, total, keep, dropout)
+
+    def _grown_norms(self, cache: KVCache | None, grown: KVCache) -> Tensor:
+        """key_norms of the grown cache: only blocks with a new key are looked at."""
+        block = 64  # keys a block in alibi_key_norms
+        whole = 0
+        if cache is not None:
+            whole = cache.key.size(2) // block
+            if cache.key_norms.size(2) < whole:
+                whole = 0
+        start = whole * block
+        norms = torch.ops.posenc.alibi_key_norms(
+            grown.key[:, :, start:].detach(), grown.value[:, :, start:].detach()
+        )
+        if cache is None:
+            return norms
+        return torch.cat([cache.key_norms[:, :, :whole].to(norms.dtype), norms], 2)
 
     def forward(
         self,
@@ -658,7 +680,7 @@ class ALiBiAttention(_Attention):
         elif padding is not None:
             positions = torch.ops.posenc.positions_from_mask(padding)
         keep = _keep_mask(self.name, mask, padding, q.size(0), self.n_heads, q.size(2), k.size(2))
-        return self._output(self._attend(q, k, v, attn_bias, keep, positions, positions))
+        return self._output(self._attend(q, k, v, attn_bias, keep, positions, positions, None))
 
     @torch.jit.export
     def forward_cached(
@@ -696,7 +718,11 @@ class ALiBiAttention(_Attention):
         k_positions: Tensor | None = None
         if grown.positions.size(1) > 0:
             q_positions, k_positions = positions, grown.positions
-        out = self._attend(q, k, v, attn_bias, keep, q_positions, k_positions)
+        key_norms = self._grown_norms(cache, grown)
+        grown = KVCache(
+            grown.key, grown.value, grown.positions, grown.keep, grown.lengths, key_norms
+        )
+        out = self._attend(q, k, v, attn_bias, keep, q_positions, k_positions, key_norms)
         return self._output(out), grown
 
 

@@ -61,12 +61,13 @@ def _power_series(base: float, n: int, step: int, span: int) -> list[float]:
 def _traced_slopes(
     n_heads: int, bias_max: float, head_start: int, total_heads: int | None, geometric: bool
 ) -> list[float]:
-    total = head_start + n_heads
+    total = n_heads
     if total_heads is not None:
         total = total_heads
-    if n_heads < 0 or head_start < 0 or total < 1 or head_start + n_heads > total:
+    if n_heads < 1 or head_start < 0 or head_start + n_heads > total:
         raise ValueError(
-            "alibi_slopes: expected 0 <= head_start <= head_start + n_heads <= total_heads"
+            "alibi_slopes: expected n_heads >= 1 and heads [head_start, head_start + n_heads) "
+            f"among total_heads = {total}, got n_heads {n_heads}, head_start {head_start}"
         )
     power = 1
     while power * 2 <= total:
@@ -140,7 +141,7 @@ def alibi_slopes(
         n_heads: heads held here.
         bias_max: exponent of the last slope (8 in the paper; MPT's ``alibi_bias_max``).
         head_start: index of the first of them, under tensor parallelism.
-        total_heads: heads of the whole model; ``head_start + n_heads`` when None.
+        total_heads: heads of the whole model; ``n_heads`` when None.
         geometric: one plain geometric series for any head count (the paper's sentence; no
             released checkpoint uses it).
 
