@@ -1,0 +1,56 @@
+#pragma once
+
+// The pass over the keys that comes before the tiles: norms, finiteness, and copies in the layout that the products
+// want. For *_simd.cpp only.
+
+#include <posenc/attention/tile_rows.h>
+
+namespace posenc::attention {
+namespace {
+
+inline int64_t scan_scratch_size(const AttentionParams& p) {
+  return kKeyBlock * (p.head_dim > p.v_dim ? p.head_dim : p.v_dim);
+}
+
+template <typename S>
+void scan_keys(const AttentionParams& p, int64_t pair, int64_t block, void* scratch) {
+  using T = compute_t<S>;
+  T* rows = static_cast<T*>(scratch);
+  const int64_t batch = pair / p.kv_heads, kv_head = pair % p.kv_heads, keys = block_keys(p, block);
+  const int64_t packed = pair - p.first_pair, slot = packed * p.key_blocks + block;
+
+  T* k = rows;
+  if (p.packed_k != nullptr && !p.k_in_place) {
+    k = static_cast<T*>(p.packed_k) + slot * kKeyBlock * p.head_dim;
+  } else if (p.packed_k != nullptr && keys < kKeyBlock) {
+    k = static_cast<T*>(p.packed_k) + packed * kKeyBlock * p.head_dim;
+  }
+  double norm = 0;
+  if (k == rows && readable_in_place<S>(p.k_strides, p.head_dim)) {
+    for (int64_t t = 0; t < keys; ++t) {
+      const T* row = row_of<T>(p.k, p.k_strides, batch, kv_head, block * kKeyBlock + t);
+      const double n = norm_above(row, p.head_dim);
+      norm = n > norm ? n : norm;
+    }
+  } else {
+    load_block<S>(p.k, p.k_strides, batch, kv_head, block, keys, p.head_dim, k);
+    for (int64_t t = 0; t < keys; ++t) {
+      const double n = norm_above(k + t * p.head_dim, p.head_dim);
+      norm = n > norm ? n : norm;
+    }
+  }
+
+  if (p.v != nullptr) {
+    load_block<S>(p.v, p.v_strides, batch, kv_head, block, keys, p.v_dim, rows);
+    if (!all_finite(rows, keys * p.v_dim)) {
+      norm = std::numeric_limits<double>::infinity();
+    }
+    if (p.packed_v != nullptr) {
+      transpose(rows, p.v_dim, kKeyBlock, p.v_dim, static_cast<T*>(p.packed_v) + slot * p.v_dim * kKeyBlock, kKeyBlock);
+    }
+  }
+  p.stats.norm[pair * p.key_blocks + block] = norm;
+}
+
+}  // namespace
+}  // namespace posenc::attention
