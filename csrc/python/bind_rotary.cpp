@@ -1,11 +1,27 @@
 #include "bindings.h"
 
 #include <posenc/rotary/rotary_module.h>
+#include <pybind11/stl.h>
 
 namespace posenc::python {
 
 void bind_rotary(py::module& m) {
   m.def("rope_inv_freq", &rope_inv_freq, py::arg("dim"), py::arg("base") = 10000.0);
+  m.def("yarn_mscale", &yarn_mscale, py::arg("scale"), py::arg("mscale") = 1.0);
+
+  py::class_<RopeScaling>(m, "RopeScaling")
+      .def_static("from_dict", &RopeScaling::from_dict, py::arg("dict"))
+      .def("to_dict", &RopeScaling::to_dict)
+      .def("depends_on_length", &RopeScaling::depends_on_length)
+      .def_readonly("type", &RopeScaling::type)
+      .def_readonly("rope_theta", &RopeScaling::rope_theta)
+      .def_readonly("partial_rotary_factor", &RopeScaling::partial_rotary_factor)
+      .def_readonly("factor", &RopeScaling::factor);
+  py::class_<RopeFrequencies>(m, "RopeFrequencies")
+      .def_readonly("inv_freq", &RopeFrequencies::inv_freq)
+      .def_readonly("attention_factor", &RopeFrequencies::attention_factor)
+      .def_readonly("long_inv_freq", &RopeFrequencies::long_inv_freq)
+      .def_readonly("trained_length", &RopeFrequencies::trained_length);
 
   using Rope = nn::RotaryPositionalEmbeddingImpl;
   using RopeOptions = nn::RotaryPositionalEmbeddingOptions;
@@ -20,11 +36,13 @@ void bind_rotary(py::module& m) {
       .POSENC_OPTION(RopeOptions, axes)
       .POSENC_OPTION(RopeOptions, seq_dim)
       .POSENC_OPTION(RopeOptions, attention_factor)
+      .POSENC_OPTION(RopeOptions, scaling)
       .def("check", &RopeOptions::check)
       .def("width", &RopeOptions::width)
-      .def("inv_freq", &RopeOptions::inv_freq);
+      .def("theta", &RopeOptions::theta)
+      .def("frequencies", &RopeOptions::frequencies);
   bind_module<Rope, RopeOptions>(m, "RotaryPositionalEmbedding")
-      .def_readonly("inv_freq", &Rope::inv_freq)
+      .def_property_readonly("inv_freq", [](const Rope& rope) { return rope.frequencies.inv_freq; })
       .def("forward", &Rope::forward, py::arg("x"), py::arg("position_ids") = py::none(), py::arg("offset") = 0,
            WithoutGil())
       .def("rotate", &Rope::rotate, py::arg("q"), py::arg("k"), py::arg("position_ids") = py::none(),

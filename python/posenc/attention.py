@@ -493,7 +493,15 @@ class RoPEAttention(_Attention):
 
         Returns:
             (B, L, d_model) and the new cache (the given one is not changed).
+
+        Raises:
+            ValueError: with a scaling whose frequencies change as the sequence grows.
         """
+        if self.rope.depends_on_length:
+            raise ValueError(
+                f"{self.name}: expected a scaling with fixed frequencies for a cache of rotated "
+                f"keys, got {self.rope.rope_type}, whose frequencies change with the length"
+            )
         q, k, v = self._project(x)
         padding = self._padding(key_padding_mask, x)
         positions, lengths = self._next_positions(cache, x, padding, position_ids)

@@ -11,37 +11,22 @@ from ._layer import ROTARY_KEYS, Layer, any_int, positive_int, positive_real, re
 
 __all__ = ["LongSequenceRoPE", "RotaryPositionalEmbedding"]
 
-# What the frequencies of each type of scaling are made from: key -> whether it must be given.
-_SCALING_TYPES: dict[str, dict[str, bool]] = {
-    "default": {"rope_theta": False, "partial_rotary_factor": False},
-}
-_TYPE_KEYS = ("rope_type", "type")
 
-
-def _scaling_type(where: str, scaling: Mapping[str, Any]) -> str:
-    """The type that a scaling dictionary names, checked together with its keys."""
+def _rope_scaling(where: str, scaling: Mapping[str, Any]) -> "_C.RopeScaling":
+    """The dictionary as C++ reads it: strict, one place for both languages."""
     if not isinstance(scaling, Mapping):
         raise TypeError(f"{where}: expected scaling to be a dictionary or None, got {scaling!r}")
-    named = {key: scaling[key] for key in _TYPE_KEYS if scaling.get(key) is not None}
-    if len(set(named.values())) > 1:
-        raise ValueError(f"{where}: scaling names two types, got {named}")
-    kind = next(iter(named.values()), "default")
-    if kind not in _SCALING_TYPES:
+    values = {
+        str(key): list(value) if isinstance(value, tuple) else value
+        for key, value in scaling.items()
+    }
+    try:
+        return _C.RopeScaling.from_dict(values)
+    except TypeError as error:  # a value that is no number, word, flag or list of numbers
         raise ValueError(
-            f"{where}: expected scaling['rope_type'] to be one of {sorted(_SCALING_TYPES)}, "
-            f"got {kind!r}"
-        )
-    known = _SCALING_TYPES[kind]
-    for key in scaling:
-        if key not in known and key not in _TYPE_KEYS:
-            raise ValueError(
-                f"{where}: scaling of type {kind!r} knows no key {key!r} (value {scaling[key]!r}), "
-                f"expected {sorted(known)}"
-            )
-    for key, required in known.items():
-        if required and scaling.get(key) is None:
-            raise ValueError(f"{where}: scaling of type {kind!r} needs the key {key!r}")
-    return kind
+            f"{where}: expected scaling to hold numbers, words, flags and lists of numbers, "
+            f"got {values}"
+        ) from error
 
 
 class RotaryPositionalEmbedding(Layer):
@@ -69,6 +54,7 @@ class RotaryPositionalEmbedding(Layer):
     """
 
     inv_freq: list[float]
+    long_inv_freq: list[float]
     axes: list[int] | None
     interleaved_out: bool | None
 
@@ -99,11 +85,7 @@ class RotaryPositionalEmbedding(Layer):
         self.rotary_start = any_int(where, "rotary_start", rotary_start)
         self.axes = None if axes is None else [any_int(where, "axes", axis) for axis in axes]
         self.seq_dim = any_int(where, "seq_dim", seq_dim)
-        self.rope_type = "default" if scaling is None else _scaling_type(where, scaling)
         self.scaling = None if scaling is None else dict(scaling)
-        self.attention_factor = (
-            1.0 if attention_factor is None else real(where, "attention_factor", attention_factor)
-        )
         # One place checks what a RoPE may be and computes its frequencies: the C++ options.
         options = _C.RotaryPositionalEmbeddingOptions(self.d_model)
         options.max_seq_len = self.max_seq_len
@@ -113,10 +95,22 @@ class RotaryPositionalEmbedding(Layer):
         options.rotary_start = self.rotary_start
         options.axes = self.axes
         options.seq_dim = self.seq_dim
-        options.attention_factor = self.attention_factor
+        if attention_factor is not None:
+            options.attention_factor = real(where, "attention_factor", attention_factor)
+        rope_scaling = _rope_scaling(where, {} if scaling is None else scaling)
+        options.scaling = rope_scaling
         options.check()
+        self.base = options.theta()
         self.rotary_dim = options.width()
-        self.inv_freq = list(options.inv_freq())
+        self.rope_type = rope_scaling.type
+        frequencies = options.frequencies()
+        self.inv_freq = list(frequencies.inv_freq)
+        self.attention_factor = frequencies.attention_factor
+        # Dynamic NTK and LongRoPE choose by each sequence's own length, in forward.
+        self.depends_on_length = rope_scaling.depends_on_length()
+        self.long_inv_freq = list(frequencies.long_inv_freq)
+        self.trained_length = frequencies.trained_length
+        self.factor = 1.0 if rope_scaling.factor is None else rope_scaling.factor
 
     @classmethod
     def from_config(
@@ -162,15 +156,15 @@ class RotaryPositionalEmbedding(Layer):
                     f"got hidden_size={hidden!r}, num_attention_heads={heads!r}"
                 )
             head_dim = hidden // heads
-        partial = scaling.get("partial_rotary_factor", get("partial_rotary_factor", 1.0))
+        scaling = dict(scaling)
+        if get("partial_rotary_factor") is not None:
+            scaling.setdefault("partial_rotary_factor", get("partial_rotary_factor"))
         arguments: dict[str, Any] = {
             "max_seq_len": get("max_position_embeddings", 5000),
             "base": scaling.get("rope_theta", get("rope_theta", 10000.0)),
             "interleaved": False,
             "scaling": scaling or None,
         }
-        if partial != 1.0:
-            arguments["rotary_dim"] = int(head_dim * partial)
         arguments.update(overrides)
         return cls(head_dim, **arguments)
 
@@ -186,20 +180,46 @@ class RotaryPositionalEmbedding(Layer):
                 )
         if packed:
             x = x.unflatten(-1, [-1, self.d_model])
-        x = torch.ops.posenc.rotary_embedding(
-            x,
-            self.inv_freq,
-            position_ids,
-            offset,
-            self.seq_dim,
-            self.interleaved,
-            self.interleaved_out,
-            self.rotary_start,
-            self.attention_factor,
-            self.axes,
-            False,
-        )
+        if self.depends_on_length:
+            x = torch.ops.posenc.rotary_embedding(
+                x,
+                self._inv_freq_of_length(x, position_ids, offset),
+                position_ids,
+                offset,
+                self.seq_dim,
+                self.interleaved,
+                self.interleaved_out,
+                self.rotary_start,
+                self.attention_factor,
+                self.axes,
+                False,
+            )
+        else:
+            x = torch.ops.posenc.rotary_embedding(
+                x,
+                self.inv_freq,
+                position_ids,
+                offset,
+                self.seq_dim,
+                self.interleaved,
+                self.interleaved_out,
+                self.rotary_start,
+                self.attention_factor,
+                self.axes,
+                False,
+            )
         return x.flatten(-2) if packed else x
+
+    def _inv_freq_of_length(self, x: Tensor, position_ids: Tensor | None, offset: int) -> Tensor:
+        """(B or 1, 1, n) float64: frequencies by the length that each row reaches."""
+        lengths = torch.ops.posenc.rope_lengths(x, position_ids, offset, self.seq_dim)
+        if self.rope_type == "longrope":
+            return torch.ops.posenc.longrope_inv_freq(
+                lengths, self.inv_freq, self.long_inv_freq, self.trained_length
+            )
+        return torch.ops.posenc.dynamic_ntk_inv_freq(
+            lengths, self.inv_freq, self.factor, self.trained_length
+        )
 
     def forward(self, x: Tensor, position_ids: Tensor | None = None, offset: int = 0) -> Tensor:
         """Rotates x.

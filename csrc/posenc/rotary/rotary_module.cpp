@@ -6,7 +6,14 @@
 namespace posenc::nn {
 
 int64_t RotaryPositionalEmbeddingOptions::width() const {
-  return rotary_dim_.value_or(d_model_ - rotary_start_);
+  if (rotary_dim_.has_value()) {
+    return *rotary_dim_;
+  }
+  // In a proportional scaling the factor is the share of frequencies that are kept, over the whole head.
+  if (scaling_.partial_rotary_factor.has_value() && scaling_.type != "proportional") {
+    return static_cast<int64_t>(static_cast<double>(d_model_) * *scaling_.partial_rotary_factor);
+  }
+  return d_model_ - rotary_start_;
 }
 
 void RotaryPositionalEmbeddingOptions::check() const {
@@ -22,7 +29,10 @@ void RotaryPositionalEmbeddingOptions::check() const {
                     "), got ", rotary_start_);
   const int64_t rotated = width();
   TORCH_CHECK_VALUE(rotated > 0 && rotated % 2 == 0, op, ": expected an even, positive number of rotated channels (",
-                    rotary_dim_.has_value() ? "rotary_dim" : "d_model - rotary_start", "), got ", rotated);
+                    rotary_dim_.has_value()                          ? "rotary_dim"
+                    : scaling_.partial_rotary_factor.has_value() ? "d_model * partial_rotary_factor"
+                                                                     : "d_model - rotary_start",
+                    "), got ", rotated);
   TORCH_CHECK_VALUE(rotary_start_ + rotated <= d_model_, op, ": expected rotary_start + rotary_dim <= d_model = ", d_model_, ", got ",
                     rotary_start_, " + ", rotated);
   if (axes_.has_value()) {
