@@ -74,7 +74,7 @@ TEST(EmbedTokens, EqualsGatherThenAddAndItsOwnChunks) {
 
 TEST(EmbedTokens, GradientAsTorchsEmbedding) {
   const at::Tensor w = at::randn({5, 3}, at::kDouble);
-  const at::Tensor tokens = at::tensor({{0, 4, 4}, {2, 4, 1}}, at::kLong);
+  const at::Tensor tokens = torch::tensor({{0, 4, 4}, {2, 4, 1}}, at::kLong);
   const auto f = vaswani(3);
   expect_gradient([&](const at::Tensor& t) { return embed_tokens(tokens, t, f, {}, 1, true, 1.5); },
                   w);
@@ -157,7 +157,7 @@ TEST(TransformerEmbeddingModule, ScaleSwitchesOffPaddingStaysZero) {
 
 TEST(TransformerEmbeddingModule, SequentialClonePrintErrors) {
   torch::nn::Sequential box(nn::TransformerEmbedding(9, 4));
-  const at::Tensor tokens = at::tensor({{0, 5, 1}}, at::kLong);
+  const at::Tensor tokens = torch::tensor({{0, 5, 1}}, at::kLong);
   const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(box->clone());
   expect_same_bits(copy->forward(tokens), box->forward(tokens));
   std::ostringstream text;

@@ -198,7 +198,7 @@ TEST(LearnedModule, TableAndValues) {
 TEST(LearnedModule, FaultE5PositionsStartWhereTheOffsetSays) {
   // pad = 1, ids [5, 6, 1, 1] -> positions [2, 3, 1, 1], as RoBERTa counts.
   nn::LearnedPositionalEncoding m(4, 2);
-  const at::Tensor mask = at::tensor({{1, 1, 0, 0}}, at::kLong);
+  const at::Tensor mask = torch::tensor({{1, 1, 0, 0}}, at::kLong);
   const at::Tensor positions = mask.cumsum(-1) * mask;
   const at::Tensor y = m->forward(at::zeros({1, 4, 2}), positions, 1);
   expect_same_bits(y[0].detach(),

@@ -204,7 +204,7 @@ TEST(AddSinusoidal, EveryFormOfPositions) {
            {{2, 5, d}, 1}, {{5, 2, d}, 0}, {{2, 3, 5, d}, 2}}) {
     const at::Tensor x = at::randn(shape);
     for (const at::Tensor& ids :
-         {at::tensor({4, -3, 0, 700, 2}, at::kLong), at::tensor({{4, 3, 0, 7, 2}}, at::kInt),
+         {at::tensor({4, -3, 0, 700, 2}, at::kLong), torch::tensor({{4, 3, 0, 7, 2}}, at::kInt),
           at::randint(-90, 90, {2, 5}, at::kLong), at::randn({2, 5}, at::kDouble),
           at::randn({5}, at::kFloat), at::randint(0, 9, {5, 2}, at::kLong).t()}) {
       for (const int64_t offset : {0, 11, -200}) {
