@@ -1,13 +1,13 @@
 #include <posenc/attention/alibi_attention_composite.h>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/amax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <posenc/bias/masked_softmax.h>
 #include <posenc/core/checks.h>
 
 #include <limits>
@@ -80,25 +80,10 @@ Dense dense(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
     d.k = at::where(seen, d.k, at::zeros({}, d.k.options()));
     d.v = at::where(seen, d.v, at::zeros({}, d.v.options()));
   }
-  at::Tensor scores = at::matmul(d.q * args.scale_of(q), d.k.transpose(-2, -1)) - align_slopes(slopes, dtype) * d.distance;
-  if (d.allowed.defined()) {
-    scores = at::where(d.allowed, scores, at::full({}, -kInfinity, scores.options()));
-  }
-  // The maximum only keeps exp in range: results do not depend on it, so no derivative goes through it.
-  at::Tensor most = scores.detach().amax(-1, /*keepdim=*/true);
-  most = at::where(most == -kInfinity, at::zeros_like(most), most);
-  const at::Tensor weights = (scores - most).exp();
-  const at::Tensor sum = weights.sum(-1, /*keepdim=*/true);
-  at::Tensor empty;
-  if (d.allowed.defined()) {
-    empty = d.allowed.any(-1, /*keepdim=*/true).logical_not();
-    const at::Tensor safe = at::where(empty, at::full({}, 1.0, sum.options()), sum);
-    d.weights = weights / safe;
-    d.lse = at::where(empty, at::full({}, -kInfinity, sum.options()), most + safe.log()).squeeze(-1);
-  } else {
-    d.weights = weights / sum;
-    d.lse = (most + sum.log()).squeeze(-1);
-  }
+  const at::Tensor scores = at::matmul(d.q * args.scale_of(q), d.k.transpose(-2, -1)) - align_slopes(slopes, dtype) * d.distance;
+  const bias::MaskedSoftmax softmax = bias::masked_softmax(scores, d.allowed);
+  d.weights = softmax.weights;
+  d.lse = softmax.lse;
   return d;
 }
 
@@ -129,9 +114,7 @@ std::tuple<at::Tensor, at::Tensor> attention_composite(const at::Tensor& q, cons
             at::full_symint({q.sym_size(0), q.sym_size(1), q.sym_size(2)}, -kInfinity, q.options().dtype(dtype))};
   }
   const Dense d = dense(q, k, v, slopes, args);
-  at::Tensor lse = d.lse;
-  // Without a batch axis of their own the scores have q's anyway; lse is (B, H, L).
-  return {at::matmul(d.weights, d.v).to(q.scalar_type()), lse};
+  return {at::matmul(d.weights, d.v).to(q.scalar_type()), d.lse};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward_composite(

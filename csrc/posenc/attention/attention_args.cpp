@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <posenc/attention/attention_kernels.h>
+#include <posenc/bias/masked_softmax.h>
 #include <posenc/core/checks.h>
 
 #include <cmath>
@@ -35,21 +36,6 @@ double AttentionArgs::scale_of(const at::Tensor& q) const {
 
 c10::SymInt AttentionArgs::offset_of(const at::Tensor& q, const at::Tensor& k) const {
   return offset.has_value() ? *offset : k.sym_size(2) - q.sym_size(2);
-}
-
-void check_mask(const char* op, const at::Tensor& mask, const c10::SymInt& batch, const c10::SymInt& heads,
-                const c10::SymInt& q_len, const c10::SymInt& k_len, const at::Device& device) {
-  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, op, ": expected a bool mask, True = keep, got ", mask.scalar_type(),
-                   ". Two conventions are in use for other dtypes: where 0 blocks pass `mask != 0`; where 0.0 keeps and "
-                   "-inf blocks (an additive mask) pass `mask == 0`");
-  TORCH_CHECK_VALUE(mask.device() == device, op, ": expected mask on device ", device, ", got ", mask.device());
-  const c10::SymInt full[4] = {batch, heads, q_len, k_len};
-  bool good = mask.dim() <= 4;
-  for (int64_t d = 1; good && d <= mask.dim(); ++d) {
-    good = mask.sym_size(-d) == 1 || mask.sym_size(-d) == full[4 - d];
-  }
-  TORCH_CHECK_VALUE(good, op, ": expected a mask that broadcasts to (B, H, L, S) = (", batch, ", ", heads, ", ", q_len,
-                    ", ", k_len, "), got ", mask.sym_sizes());
 }
 
 void check_slopes(const char* op, const at::Tensor& q, int64_t count) {
@@ -88,7 +74,7 @@ void check_attention(const char* op, const at::Tensor& q, const at::Tensor& k, c
   TORCH_CHECK_VALUE(grouped, op, ": expected a number of query heads that is a multiple of the ", k.sym_size(1),
                     " key heads, got ", q.sym_size(1));
   if (args.mask.has_value()) {
-    check_mask(op, *args.mask, q.sym_size(0), q.sym_size(1), q.sym_size(2), k.sym_size(2), q.device());
+    bias::check_mask(op, *args.mask, q.sym_size(0), q.sym_size(1), q.sym_size(2), k.sym_size(2), q.device());
   }
   check_positions(op, "q_positions", args.q_positions, q, q.sym_size(2));
   check_positions(op, "k_positions", args.k_positions, q, k.sym_size(2));

@@ -30,10 +30,6 @@ void check_slopes(const char* op, const at::Tensor& q, int64_t count);
 /// Slopes as a tensor: (H) or (B, H), floating point.
 void check_slopes(const char* op, const at::Tensor& q, const at::Tensor& slopes);
 
-/// A bool mask that broadcasts to (B, H, L, S).
-void check_mask(const char* op, const at::Tensor& mask, const c10::SymInt& batch, const c10::SymInt& heads,
-                const c10::SymInt& q_len, const c10::SymInt& k_len, const at::Device& device);
-
 /// An empty output of the operator, (B, H, L, v's width): laid out as q where their widths agree, so that a (B, L, H, D)
 /// model gets its heads back next to each other.
 at::Tensor empty_output(const at::Tensor& q, const at::Tensor& v);

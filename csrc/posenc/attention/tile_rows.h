@@ -4,10 +4,12 @@
 // For *_simd.cpp only.
 
 #include <posenc/attention/attention_kernels.h>
-#include <posenc/attention/vec_tools.h>
+#include <posenc/core/vec_tools.h>
 
 namespace posenc::attention {
 namespace {
+
+using namespace core;  // vector tools
 
 template <typename T>
 const T* row_of(const void* base, const Strides& s, int64_t batch, int64_t head, int64_t row) {

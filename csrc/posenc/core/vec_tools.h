@@ -1,7 +1,6 @@
 #pragma once
 
-// Small vector tools of the attention loops, for *_simd.cpp only: everything is anonymous, so each instruction
-// set keeps its own.
+// Small vector tools for *_simd.cpp only: everything is anonymous, so each instruction set keeps its own.
 
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
@@ -13,7 +12,7 @@
 #include <limits>
 #include <type_traits>
 
-namespace posenc::attention {
+namespace posenc::core {
 namespace {
 
 template <typename T>
@@ -199,4 +198,4 @@ class Arena {
 };
 
 }  // namespace
-}  // namespace posenc::attention
+}  // namespace posenc::core
