@@ -50,6 +50,13 @@ class TensorSlots {
     }
   }
 
+  /// Lets go of the tensors until the next `set`.
+  void clear() {
+    for (auto* slot : slots_) {
+      *slot = at::Tensor();
+    }
+  }
+
   /// Frees the memory of the tensors that the module was made with, once others are to take their place.
   void release() {
     torch::NoGradGuard no_grad;
@@ -79,6 +86,7 @@ void bind_tensor_slots(py::module& m) {
       .def_property_readonly("names", &TensorSlots::names)
       .def("tensors", &TensorSlots::tensors)
       .def("set", &TensorSlots::set, py::arg("tensors"))
+      .def("clear", &TensorSlots::clear)
       .def("release", &TensorSlots::release);
 }
 

@@ -88,6 +88,15 @@ class _CppModule(Layer):
             self._cpp.train(self.training)
         return getattr(self._cpp, method)(*args)
 
+    # torch may swap a Parameter for a converted or loaded one, and refuses while C++ refers to it.
+    def _apply(self, *args: Any, **kwargs: Any) -> "_CppModule":
+        self._slots.clear()
+        return super()._apply(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._slots.clear()
+        super()._load_from_state_dict(*args, **kwargs)
+
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         del state["_cpp"], state["_slots"]
