@@ -170,10 +170,16 @@ def _fused_attention(
     in a blocked key or value stays there. is_causal only without bias and keep.
     """
     keep = _with_bias_blocks(keep, bias)
+    if keep is None and not is_causal:
+        return F.scaled_dot_product_attention(q, k, v, None, dropout, False, enable_gqa=groups > 1)
     if keep is None:
-        return F.scaled_dot_product_attention(
-            q, k, v, None, dropout, is_causal, enable_gqa=groups > 1
-        )
+        broken = _broken_keys(k, v)
+        k = k.masked_fill(broken.transpose(-2, -1), 0.0)
+        v = v.masked_fill(broken.transpose(-2, -1), 0.0)
+        out = F.scaled_dot_product_attention(q, k, v, None, dropout, True, enable_gqa=groups > 1)
+        # The first broken key and every later query: they may see it.
+        poisoned = broken.to(torch.int32).cumsum(-1).transpose(-2, -1) > 0
+        return out.masked_fill(poisoned, math.nan)
     live = keep.any(dim=-1, keepdim=True)
     broken = _broken_keys(k, v)
     poisoned = (keep & broken).any(dim=-1, keepdim=True)
