@@ -236,21 +236,46 @@ class _Attention(Layer):
         v = self.value_proj(x).unflatten(-1, [self.n_kv_heads, self.head_dim])
         return q, k, v
 
-    def _padding(self, key_padding_mask: Tensor | None, x: Tensor) -> Tensor | None:
-        """key_padding_mask (B, L) as bool, True for real tokens."""
+    def _padding(self, key_padding_mask: Tensor | None, x: Tensor, past: int) -> Tensor | None:
+        """key_padding_mask as bool, True for real tokens: (B, L), or (B, past + L)."""
         if key_padding_mask is None:
             return None
         if not torch.jit.is_tracing() and (
             key_padding_mask.dim() != 2
             or key_padding_mask.size(0) != x.size(0)
-            or key_padding_mask.size(1) != x.size(1)
+            or (
+                key_padding_mask.size(1) != x.size(1)
+                and key_padding_mask.size(1) != past + x.size(1)
+            )
         ):
+            also = f" or with the cached ones {[x.size(0), past + x.size(1)]}" if past > 0 else ""
             raise ValueError(
                 f"{self.name}: expected key_padding_mask of shape (batch, length) = "
-                f"{[x.size(0), x.size(1)]}, True or nonzero for real tokens, got "
+                f"{[x.size(0), x.size(1)]}{also}, True or nonzero for real tokens, got "
                 f"{list(key_padding_mask.shape)}"
             )
         return key_padding_mask if key_padding_mask.dtype == torch.bool else key_padding_mask != 0
+
+    def _cached_padding(
+        self, key_padding_mask: Tensor | None, x: Tensor, cache: KVCache | None
+    ) -> tuple[Tensor | None, KVCache | None]:
+        """Padding (B, L) of the new tokens; and the cache, told about its own keys where the mask
+        covers those as well."""
+        past = 0
+        if cache is not None:
+            past = cache.key.size(2)
+        padding = self._padding(key_padding_mask, x, past)
+        if padding is not None and cache is not None and past > 0 and padding.size(1) != x.size(1):
+            cache = KVCache(
+                cache.key,
+                cache.value,
+                cache.positions,
+                padding[:, :past],
+                cache.lengths,
+                cache.key_norms,
+            )
+            padding = padding[:, past:]
+        return padding, cache
 
     def _output(self, out: Tensor) -> Tensor:
         """(B, H, L, D) to (B, L, d_model), projected."""
@@ -472,7 +497,7 @@ class RoPEAttention(_Attention):
             (B, L, d_model).
         """
         q, k, v = self._project(x)
-        padding = self._padding(key_padding_mask, x)
+        padding = self._padding(key_padding_mask, x, 0)
         if padding is not None and position_ids is None:
             position_ids = torch.ops.posenc.positions_from_mask(padding)
         q, k = self.rope.rotate(q, k, position_ids, offset)
@@ -495,7 +520,9 @@ class RoPEAttention(_Attention):
         With ``is_causal`` a prefill and any number of steps give what one pass gives. Every row
         goes on at its own next position, so left- and right-padded batches both decode rightly.
         S counts the cached keys and the new ones.
-        {args}            cache: of the call before; None for the first.
+        {args}            cache: of the call before; None for the first. It remembers which of
+                its keys are padding, so that ``key_padding_mask`` need cover the new tokens only;
+                one of all keys, (B, S), as in transformers, is taken as well.
 
         Returns:
             (B, L, d_model) and the new cache (the given one is not changed).
@@ -509,7 +536,7 @@ class RoPEAttention(_Attention):
                 f"keys, got {self.rope.rope_type}, whose frequencies change with the length"
             )
         q, k, v = self._project(x)
-        padding = self._padding(key_padding_mask, x)
+        padding, cache = self._cached_padding(key_padding_mask, x, cache)
         positions, lengths = self._next_positions(cache, x, padding, position_ids)
         q, k = self.rope.rotate(q, k, positions, 0)
         # The keys are rotated, so nothing needs their positions again.
@@ -687,7 +714,7 @@ class ALiBiAttention(_Attention):
         """
         q, k, v = self._project(x)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        padding = self._padding(key_padding_mask, x)
+        padding = self._padding(key_padding_mask, x, 0)
         positions: Tensor | None = None
         if position_ids is not None:
             positions = self._row_positions(position_ids, x)
@@ -711,13 +738,15 @@ class ALiBiAttention(_Attention):
         With ``is_causal`` a prefill and any number of steps give what one pass gives. Every row
         goes on at its own next position, so left- and right-padded batches both decode rightly.
         S counts the cached keys and the new ones.
-        {args}            cache: of the call before; None for the first.
+        {args}            cache: of the call before; None for the first. It remembers which of
+                its keys are padding, so that ``key_padding_mask`` need cover the new tokens only;
+                one of all keys, (B, S), as in transformers, is taken as well.
 
         Returns:
             (B, L, d_model) and the new cache (the given one is not changed).
         """
         q, k, v = self._project(x)
-        padding = self._padding(key_padding_mask, x)
+        padding, cache = self._cached_padding(key_padding_mask, x, cache)
         positions, lengths = self._next_positions(cache, x, padding, position_ids)
         consecutive = padding is None and position_ids is None
         grown = self._append(
