@@ -34,7 +34,7 @@ class KVCache(NamedTuple):
         positions: (B, S) int64 positions of the keys; (B, 0) while every row counts 0 ... S - 1.
         keep: (B, S) bool, False for padding; (B, 0) while there was none.
         lengths: (B) int64: the position of each row's next token.
-        key_norms: (B, Hkv, S / 64 rounded up): the largest norm in each block of keys, by which
+        block_norms: (B, Hkv, S / 64 rounded up): the largest norm in each block of keys, by which
             ALiBi leaves far blocks unread; (B, Hkv, 0) where nothing needs it.
     """
 
@@ -43,11 +43,15 @@ class KVCache(NamedTuple):
     positions: Tensor
     keep: Tensor
     lengths: Tensor
-    key_norms: Tensor
+    # Not key_norms: torch.export pastes field names into code and trips over one that begins with
+    # another.
+    block_norms: Tensor
 
 
 # Exported programs are saved with the names of the containers that they return.
 torch.utils._pytree._register_namedtuple(KVCache, serialized_type_name="posenc.KVCache")
+# A tuple of tensors: torch.load may read it as it reads tensors.
+torch.serialization.add_safe_globals([KVCache])
 
 
 # ------------------------------------------------------------------------------ shared, scriptable
@@ -272,7 +276,7 @@ class _Attention(Layer):
                 cache.positions,
                 padding[:, :past],
                 cache.lengths,
-                cache.key_norms,
+                cache.block_norms,
             )
             padding = padding[:, past:]
         return padding, cache
@@ -686,7 +690,7 @@ class ALiBiAttention(_Attention):
         whole = 0
         if cache is not None:
             whole = cache.key.size(2) // block
-            if cache.key_norms.size(2) < whole:
+            if cache.block_norms.size(2) < whole:
                 whole = 0
         start = whole * block
         norms = torch.ops.posenc.alibi_key_norms(
@@ -694,7 +698,7 @@ class ALiBiAttention(_Attention):
         )
         if cache is None:
             return norms
-        return torch.cat([cache.key_norms[:, :, :whole].to(norms.dtype), norms], 2)
+        return torch.cat([cache.block_norms[:, :, :whole].to(norms.dtype), norms], 2)
 
     def forward(
         self,
