@@ -32,6 +32,7 @@ def calls(draw):
         "offset": draw(st.sampled_from((None, 0, -3, 5))),
     }
     if draw(st.booleans()):
+        options["offset"] = None
         for name, length in (("q_positions", L), ("k_positions", S)):
             rows = draw(st.sampled_from((1, batch)))
             options[name] = torch.randint(0, 50, (rows, length), generator=generator)
