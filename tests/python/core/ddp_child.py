@@ -1,4 +1,4 @@
-"""One process of a group of two: every layer under DistributedDataParallel. Run by test_runtime.py."""
+"""One process of two: every layer under DistributedDataParallel. Run by test_runtime.py."""
 
 import os
 import sys

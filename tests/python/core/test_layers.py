@@ -33,7 +33,10 @@ def check(sample, module, tensors, out):
     if keep is not None:
         out, want = out[keep], want[array(keep)]
     size = max([1.0, abs(want).max()] + [t.abs().max().item() for t in floats(tensors)])
-    assert_near(out, want, steps=steps(sample, out.dtype), magnitude=size * 1.5, what=str(sample))
+    inside = steps(sample, out.dtype)
+    if out.dtype == torch.float64 and "position_ids" in tensors:
+        inside += 2 * tensors["position_ids"].max().item()  # a product of that size is the phase
+    assert_near(out, want, steps=inside, magnitude=size * 1.5, what=str(sample))
 
 
 def floats(tensors):
@@ -105,7 +108,7 @@ def test_gradcheck(sample):
 
     leaves = (*inputs, *parameters.values())
     assert gradcheck(function, leaves, fast_mode=True)
-    if inputs:
+    if inputs and not sample.is_attention:
         assert gradcheck(lambda *v: function(*v, *parameters.values()), inputs)
     with sdpa_kernel(MATH):
         assert gradgradcheck(function, leaves, fast_mode=True)
@@ -180,17 +183,33 @@ def test_compile_without_a_break_at_any_length(sample):
     assert counter.frame_count <= 2, f"{counter.frame_count} compilations"
 
 
-@by_kind
-def test_compile_with_inductor(sample):
-    module = sample.build()
-    compiled = torch.compile(module, fullgraph=True, dynamic=True)
+class TinyModel(torch.nn.Module):
+    """One of each place where a position enters, so that one compilation covers them all."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = posenc.TransformerEmbedding(30, 16)
+        self.learned = posenc.LearnedPositionalEncoding(40, 16)
+        self.rope = posenc.RoPEAttention(16, 2, is_causal=True)
+        self.alibi = posenc.ALiBiAttention(16, 2, is_causal=True, n_kv_heads=1)
+
+    def forward(self, ids):
+        x = self.learned(self.embedding(ids))
+        return self.alibi(x + self.rope(x))
+
+
+@pytest.mark.slow
+def test_compile_with_inductor():
+    torch.manual_seed(0)
+    model = TinyModel()
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
     for length in (5, 8):
-        tensors = sample.tensors(length=length, requires_grad=True)
-        torch.testing.assert_close(
-            run(sample, compiled, tensors), run(sample, module, tensors), rtol=0, atol=2e-6
-        )
-    got = {n.removeprefix("_orig_mod."): g for n, g in gradients(sample, compiled, tensors).items()}
-    assert_gradients_near(got, gradients(sample, module, tensors))
+        ids = torch.arange(length)[None] % 30
+        torch.testing.assert_close(compiled(ids), model(ids), rtol=0, atol=2e-6)
+    grads = [
+        torch.autograd.grad(m(ids).square().sum(), list(m.parameters())) for m in (compiled, model)
+    ]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
 
 
 @by_layer

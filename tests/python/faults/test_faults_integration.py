@@ -176,7 +176,8 @@ class TestC7:
 
 @pytest.mark.parametrize("options", (
     {}, {"interleaved": False}, {"rotary_start": 2}, {"offset": 9}, {"interleaved_out": False},
-    {"rotary_start": 1, "interleaved": False, "offset": 70, "inverse": True, "attention_factor": 1.2},
+    {"rotary_start": 1, "interleaved": False, "offset": 70},
+    {"inverse": True, "attention_factor": 1.2},
 ), ids=lambda o: "-".join(o) or "plain")  # fmt: skip
 def test_C8_the_fused_path_has_the_gradient_of_the_slow_one(options):
     x = torch.randn(2, 4, 2, 11, dtype=torch.float64, requires_grad=True)

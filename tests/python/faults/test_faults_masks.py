@@ -220,7 +220,7 @@ def test_M12_a_real_valued_bias_in_eval_mode(name):
 
 
 def test_operators_take_boolean_masks_only():
-    """0 blocks, or 0.0 keeps: both conventions are in use, so a float is an error that names them."""
+    """0 blocks, or 0.0 keeps: both are in use, so a float is an error that names them."""
     q, k, v = torch.randn(3, 1, 2, 4, 8).unbind()
     for mask in (torch.zeros(4, 4), torch.ones(4, 4, dtype=torch.int64)):
         for call in (

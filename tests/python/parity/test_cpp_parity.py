@@ -1,4 +1,4 @@
-"""One set of options drives `posenc.X` and `posenc.cpp.X`: weights across, forward, backward, equal.
+"""One set of options drives `posenc.X` and `posenc.cpp.X`: weights across, forward, backward.
 
 The C++ module's forward runs wholly in C++. Mirrored modules drift apart unless each change is run
 through both, so every row of the table of layers is.
@@ -88,7 +88,7 @@ def test_the_cache_is_the_same(name):
 
 @by_kind
 def test_an_ordinary_module_inside_an_ordinary_model(sample):
-    """state_dict of a parent, .to, copies, pickles: all see the C++ tensors, and copies are apart."""
+    """state_dict of a parent, .to, copies, pickles see the C++ tensors, and copies are apart."""
     _, cpp = pair(sample)
     box = torch.nn.Sequential(cpp)
     tensors = sample.tensors()
