@@ -16,7 +16,9 @@ ALLOWED = ("DW.ref.__gxx_personality_v0",)
 
 
 def weak_symbols(nm: str, obj: pathlib.Path) -> list[str]:
-    out = subprocess.run([nm, "-C", "--defined-only", obj], check=True, capture_output=True, text=True)
+    out = subprocess.run(
+        [nm, "-C", "--defined-only", obj], check=True, capture_output=True, text=True
+    )
     rows = (line.split(maxsplit=2) for line in out.stdout.splitlines())
     return [row[2] for row in rows if len(row) == 3 and row[1] in "WVuw"]
 
@@ -27,7 +29,9 @@ def main() -> int:
         print("check_symbols: no nm on PATH, so nothing was checked")
         return 0
     build = pathlib.Path(sys.argv[1])
-    objects = [o for isa in ("AVX2", "AVX512") for o in build.glob(f"CMakeFiles/posenc_{isa}.dir/**/*.o")]
+    objects = [
+        o for isa in ("AVX2", "AVX512") for o in build.glob(f"CMakeFiles/posenc_{isa}.dir/**/*.o")
+    ]
     bad = 0
     for obj in objects:
         for name in weak_symbols(nm, obj):

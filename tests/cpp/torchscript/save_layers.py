@@ -1,4 +1,4 @@
-"""Saves every layer sample as TorchScript, with its inputs, outputs and gradients, for the C++ tests.
+"""Saves every layer sample as TorchScript, with inputs, outputs and gradients, for the C++ tests.
 
     python tests/cpp/torchscript/save_layers.py FOLDER
 

@@ -1,5 +1,5 @@
-// Layers that Python scripted and saved, loaded by a program that links libposenc alone: equal outputs and gradients, and equal to
-// the C++ module of the same options with the same weights.
+// Layers that Python scripted and saved, loaded by a program that links libposenc alone: equal
+// outputs and gradients, and equal to the C++ module of the same options with the same weights.
 
 #include <c10/util/StringUtil.h>
 #include <gtest/gtest.h>
@@ -43,39 +43,60 @@ Twin positional(Holder module, const std::string& input = "x") {
 template <typename Holder>
 Twin attention(Holder module) {
   return {module.ptr(), [module](const Inputs& inputs) mutable {
-            return module->forward(inputs.at("x"), maybe(inputs, "mask"), maybe(inputs, "attn_bias"),
-                                   maybe(inputs, "key_padding_mask"), maybe(inputs, "position_ids"));
+            return module->forward(inputs.at("x"), maybe(inputs, "mask"),
+                                   maybe(inputs, "attn_bias"), maybe(inputs, "key_padding_mask"),
+                                   maybe(inputs, "position_ids"));
           }};
 }
 
-/// The rows of the Python table of layer samples (tests/python/samples/layers.py), by the same names.
+/// The rows of the Python table of layer samples (tests/python/samples/layers.py), by the same
+/// names.
 std::map<std::string, std::function<Twin()>> twins() {
   using namespace posenc::nn;
   using Sinusoidal = SinusoidalPositionalEncodingOptions;
   using Rotary = RotaryPositionalEmbeddingOptions;
   std::map<std::string, std::function<Twin()>> rows = {
-      {"SinusoidalPositionalEncoding-plain", [] { return positional(SinusoidalPositionalEncoding(Sinusoidal(16))); }},
+      {"SinusoidalPositionalEncoding-plain",
+       [] { return positional(SinusoidalPositionalEncoding(Sinusoidal(16))); }},
       {"SinusoidalPositionalEncoding-halves",
-       [] { return positional(SinusoidalPositionalEncoding(Sinusoidal(16).interleaved(false).base(500))); }},
-      {"SinusoidalPositionalEncoding-odd", [] { return positional(SinusoidalPositionalEncoding(Sinusoidal(7))); }},
-      {"SinusoidalPositionalEncoding-ids", [] { return positional(SinusoidalPositionalEncoding(Sinusoidal(16))); }},
-      {"LearnedPositionalEncoding-plain", [] { return positional(LearnedPositionalEncoding(40, 16)); }},
-      {"LearnedPositionalEncoding-ids", [] { return positional(LearnedPositionalEncoding(40, 16)); }},
-      {"TransformerEmbedding-plain", [] { return positional(TransformerEmbedding(30, 16), "input_ids"); }},
-      {"RotaryPositionalEmbedding-pairs", [] { return positional(RotaryPositionalEmbedding(Rotary(8))); }},
-      {"RotaryPositionalEmbedding-halves", [] { return positional(RotaryPositionalEmbedding(Rotary(8).interleaved(false))); }},
+       [] {
+         return positional(
+             SinusoidalPositionalEncoding(Sinusoidal(16).interleaved(false).base(500)));
+       }},
+      {"SinusoidalPositionalEncoding-odd",
+       [] { return positional(SinusoidalPositionalEncoding(Sinusoidal(7))); }},
+      {"SinusoidalPositionalEncoding-ids",
+       [] { return positional(SinusoidalPositionalEncoding(Sinusoidal(16))); }},
+      {"LearnedPositionalEncoding-plain",
+       [] { return positional(LearnedPositionalEncoding(40, 16)); }},
+      {"LearnedPositionalEncoding-ids",
+       [] { return positional(LearnedPositionalEncoding(40, 16)); }},
+      {"TransformerEmbedding-plain",
+       [] { return positional(TransformerEmbedding(30, 16), "input_ids"); }},
+      {"RotaryPositionalEmbedding-pairs",
+       [] { return positional(RotaryPositionalEmbedding(Rotary(8))); }},
+      {"RotaryPositionalEmbedding-halves",
+       [] { return positional(RotaryPositionalEmbedding(Rotary(8).interleaved(false))); }},
       {"RotaryPositionalEmbedding-partial",
-       [] { return positional(RotaryPositionalEmbedding(Rotary(12).rotary_dim(6).rotary_start(3).base(500000))); }},
-      {"RotaryPositionalEmbedding-heads_first", [] { return positional(RotaryPositionalEmbedding(Rotary(8).seq_dim(2))); }},
-      {"RotaryPositionalEmbedding-ids", [] { return positional(RotaryPositionalEmbedding(Rotary(8))); }},
+       [] {
+         return positional(
+             RotaryPositionalEmbedding(Rotary(12).rotary_dim(6).rotary_start(3).base(500000)));
+       }},
+      {"RotaryPositionalEmbedding-heads_first",
+       [] { return positional(RotaryPositionalEmbedding(Rotary(8).seq_dim(2))); }},
+      {"RotaryPositionalEmbedding-ids",
+       [] { return positional(RotaryPositionalEmbedding(Rotary(8))); }},
       {"RotaryPositionalEmbedding-axes",
        [] {
-         return positional(RotaryPositionalEmbedding(Rotary(8).interleaved(false).axes(std::vector<int64_t>{0, 1, 1, 2})));
+         return positional(RotaryPositionalEmbedding(
+             Rotary(8).interleaved(false).axes(std::vector<int64_t>{0, 1, 1, 2})));
        }},
       {"LongSequenceRoPE-chunks",
        [] {
          LongSequenceRoPE module(LongSequenceRoPEOptions(8).chunk_size(4));
-         return Twin{module.ptr(), [module](const Inputs& inputs) mutable { return module->forward(inputs.at("x")); }};
+         return Twin{module.ptr(), [module](const Inputs& inputs) mutable {
+                       return module->forward(inputs.at("x"));
+                     }};
        }},
   };
   const auto both = [&rows](const std::string& name, auto options, auto make) {
@@ -94,12 +115,16 @@ std::map<std::string, std::function<Twin()>> twins() {
     grouped.n_kv_heads(2).bias(false);
     row("grouped", grouped);
   };
-  both("ALiBiAttention", ALiBiAttentionOptions(32, 4), [](const auto& options) { return ALiBiAttention(options); });
-  both("RoPEAttention", RoPEAttentionOptions(32, 4), [](const auto& options) { return RoPEAttention(options); });
+  both("ALiBiAttention", ALiBiAttentionOptions(32, 4),
+       [](const auto& options) { return ALiBiAttention(options); });
+  both("RoPEAttention", RoPEAttentionOptions(32, 4),
+       [](const auto& options) { return RoPEAttention(options); });
   rows["RoPEAttention-partial"] = [] {
     return attention(RoPEAttention(RoPEAttentionOptions(32, 4).rotary_dim(4).interleaved(false)));
   };
-  rows["RoPEAttention-ids"] = [] { return attention(RoPEAttention(RoPEAttentionOptions(32, 4).base(500))); };
+  rows["RoPEAttention-ids"] = [] {
+    return attention(RoPEAttention(RoPEAttentionOptions(32, 4).base(500)));
+  };
   return rows;
 }
 
@@ -143,9 +168,12 @@ struct Archive {
   }
 
   /// The output on rows that count, and every gradient, against what Python saved.
-  void check(const Tensor& out, const Inputs& leaf, const std::map<std::string, Tensor>& parameters) const {
+  void check(const Tensor& out, const Inputs& leaf,
+             const std::map<std::string, Tensor>& parameters) const {
     const Tensor live = weights.ne(0);
-    EXPECT_LT(max_error(at::where(live, out, at::zeros_like(out)), at::where(live, expected, at::zeros_like(out))), 2e-6);
+    EXPECT_LT(max_error(at::where(live, out, at::zeros_like(out)),
+                        at::where(live, expected, at::zeros_like(out))),
+              2e-6);
     std::map<std::string, Tensor> all = parameters;
     for (const auto& [name, value] : leaf) {
       if (value.requires_grad()) {
@@ -177,7 +205,8 @@ class TorchScript : public ::testing::Test {
   void SetUp() override {
     const char* given = std::getenv("POSENC_TORCHSCRIPT_DIR");
     if (given == nullptr || !std::filesystem::is_directory(given)) {
-      GTEST_SKIP() << "POSENC_TORCHSCRIPT_DIR names no folder; tests/cpp/torchscript/save_layers.py FOLDER makes one";
+      GTEST_SKIP() << "POSENC_TORCHSCRIPT_DIR names no folder; "
+                      "tests/cpp/torchscript/save_layers.py FOLDER makes one";
     }
     folder = given;
   }
@@ -256,7 +285,8 @@ TEST_F(TorchScript, LoadedLayersMoveToAnotherDtype) {
     const Tensor live = archive.weights.ne(0);
     const Tensor nothing = at::zeros_like(out);
     EXPECT_EQ(out.scalar_type(), at::kDouble);
-    EXPECT_LT(max_error(at::where(live, out, nothing), at::where(live, archive.expected, nothing)), 5e-6);
+    EXPECT_LT(max_error(at::where(live, out, nothing), at::where(live, archive.expected, nothing)),
+              5e-6);
   });
 }
 

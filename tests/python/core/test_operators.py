@@ -329,7 +329,7 @@ def test_an_empty_batch_passes(sample):
             name, 0
         )
         one_for_all = name == "weight" or t.dim() < 2 or (name in ("cos", "sin") and t.dim() == 2)
-        shared = name not in ("x", "q", "k", "v") and t.shape[int(axis)] == 1
+        shared = name not in ("x", "q", "k", "v", "scores") and t.shape[int(axis)] == 1
         tensors[name] = t if one_for_all or shared else t.narrow(int(axis), 0, 0)
     for name in sample.differentiable:
         tensors[name] = tensors[name].clone().requires_grad_()

@@ -20,7 +20,12 @@ def layers():
         yield posenc.ALiBiAttention(15, 3, is_causal=causal, n_kv_heads=1)
 
 
-every_layer = pytest.mark.parametrize("layer", layers(), ids=str)
+def layer_id(layer):
+    side = "causal" if layer.is_causal else "plain"
+    return f"{type(layer).__name__}-{side}-{layer.n_heads}-{layer.n_kv_heads}"
+
+
+every_layer = pytest.mark.parametrize("layer", list(layers()), ids=layer_id)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ def test_K4_a_table_of_one_row_is_no_table_for_many():
         with pytest.raises(ValueError, match="position"):
             P.rotary_embedding(x, [1.0], ids, seq_dim=2)
         with pytest.raises(ValueError, match="position"):
-            P.add_sinusoidal(x[0], [1.0], ids)
+            P.add_sinusoidal(x[0], [1.0, 0.1, 0.01, 0.001], ids)
         with pytest.raises((ValueError, IndexError), match="position"):
             P.add_positions(x[0], torch.zeros(9, 8), ids)
 
