@@ -263,6 +263,6 @@ def test_far_queries_match_the_reference_where_blocks_are_skipped():
 @pytest.mark.parametrize("broken", (float("nan"), float("inf")))
 def test_a_broken_value_is_not_skipped(rows, broken):
     """Dense attention gives NaN where a weight of 0 meets it; leaving the block out would hide it."""
-    q, k, v = torch.randn(1, 1, rows, 8), torch.randn(1, 1, 2000, 8), torch.randn(1, 1, 2000, 8)
+    q, k, v = (torch.randn(1, 1, length, 8) for length in (rows, 2000, 2000))
     v[0, 0, 5] = broken
     assert not P.alibi_attention(q, k, v, HALF, is_causal=True).isfinite().any()
