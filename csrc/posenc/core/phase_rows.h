@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <vector>
+#include <memory>
 
 namespace posenc::core {
 namespace {
@@ -24,10 +24,12 @@ class PhaseRows {
         n_(n),
         amplitude_(amplitude),
         sign_(sign),
-        base_block_(n, std::numeric_limits<double>::quiet_NaN()),
-        base_(2 * n),
-        step_known_(kBlock, false),
-        step_(kBlock * 2 * n) {}
+        memory_(new double[(3 + 2 * kBlock) * n]),
+        base_block_(memory_.get()),
+        base_(base_block_ + n),
+        step_(base_ + 2 * n) {
+    std::fill_n(base_block_, n, std::numeric_limits<double>::quiet_NaN());
+  }
 
   /// Writes cos and sin of `position · inv_freq[i]` for i in [begin, end), rounded to T.
   template <typename T>
@@ -46,9 +48,9 @@ class PhaseRows {
     const int64_t r = static_cast<int64_t>(rest);
     make_step(r);
     make_base(block, begin, end);
-    const double* step_cos = step_.data() + r * 2 * n_;
+    const double* step_cos = step_ + r * 2 * n_;
     const double* step_sin = step_cos + n_;
-    const double* base_cos = base_.data();
+    const double* base_cos = base_;
     const double* base_sin = base_cos + n_;
     const double cos_scale = amplitude_, sin_scale = amplitude_ * sign_;
     for (int64_t i = begin; i < end; ++i) {
@@ -63,7 +65,7 @@ class PhaseRows {
   }
 
  private:
-  static constexpr int64_t kBlock = 64;
+  static constexpr int64_t kBlock = 64;  // the bits of steps_known_
 
   // The product's rounding error (2^-29 rad at position 2^24) is put back to first order, so that the angle is exact.
   static void exact(double position, double frequency, double* cos, double* sin) {
@@ -85,22 +87,24 @@ class PhaseRows {
 
   // On demand: a decoded token needs one of the 64.
   void make_step(int64_t r) {
-    if (step_known_[r]) {
+    if (steps_known_ >> r & 1) {
       return;
     }
-    double* cos = step_.data() + r * 2 * n_;
+    double* cos = step_ + r * 2 * n_;
     for (int64_t i = 0; i < n_; ++i) {
       exact(static_cast<double>(r), inv_freq_[i], &cos[i], &cos[n_ + i]);
     }
-    step_known_[r] = true;
+    steps_known_ |= uint64_t{1} << r;
   }
 
   const double* inv_freq_;
   int64_t n_;
   double amplitude_, sign_;
-  std::vector<double> base_block_, base_;
-  std::vector<char> step_known_;
-  std::vector<double> step_;
+  std::unique_ptr<double[]> memory_;  // left as it comes: a decoded token touches little of it
+  double* base_block_;                // (n) the block that base_ holds, NaN at first
+  double* base_;                      // (2, n) cos and sin of the block's start
+  double* step_;                      // (kBlock, 2, n) cos and sin of the steps, where known
+  uint64_t steps_known_ = 0;
 };
 
 }  // namespace

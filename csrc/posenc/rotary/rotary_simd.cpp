@@ -7,6 +7,7 @@
 #include <posenc/rotary/rotary_math.h>
 
 #include <cstring>
+#include <vector>
 
 namespace posenc::rotary {
 namespace {
