@@ -10,6 +10,11 @@
 #include <posenc/absolute/learned_module.h>
 #include <posenc/absolute/sinusoidal.h>
 #include <posenc/absolute/sinusoidal_module.h>
+#include <posenc/attention/alibi_attention.h>
+#include <posenc/attention/alibi_attention_module.h>
+#include <posenc/attention/kv_cache.h>
+#include <posenc/attention/rope_attention_module.h>
+#include <posenc/bias/alibi.h>
 #include <posenc/core/positions.h>
 #include <posenc/rotary/rotary.h>
 #include <posenc/rotary/rotary_module.h>

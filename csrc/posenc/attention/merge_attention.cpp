@@ -43,8 +43,8 @@ std::tuple<Tensor, Tensor> merge_attention(const Tensor& out1, const Tensor& lse
   const Tensor lse = at::where(empty, at::maximum(lse1, lse2).detach(), most + safe.log());
   // An empty part's output counts for nothing, whatever its library wrote there.
   const auto part = [&](const Tensor& out, const Tensor& part_lse, const Tensor& weight) {
-    const Tensor share = (weight / safe).unsqueeze(-1), wide = out.to(weight.scalar_type());
-    return at::where((part_lse == -kInfinity).unsqueeze(-1), at::zeros({}, wide.options()), wide * share);
+    const Tensor wide = out.to(weight.scalar_type());
+    return at::where((part_lse == -kInfinity).unsqueeze(-1), at::zeros({}, wide.options()), wide) * (weight / safe).unsqueeze(-1);
   };
   const Tensor out = part(out1, lse1, weight1) + part(out2, lse2, weight2);
   return {out.to(out1.scalar_type()), lse};
