@@ -16,5 +16,14 @@ if(POSENC_TEST_SOURCES)
   target_include_directories(posenc_tests PRIVATE tests/cpp)
   target_compile_options(posenc_tests PRIVATE -O1 -g0 -Wall -Wextra -Werror)
   target_link_libraries(posenc_tests PRIVATE posenc GTest::gtest GTest::gtest_main)
-  gtest_discover_tests(posenc_tests DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+  gtest_discover_tests(posenc_tests TEST_FILTER "-TorchScript.*" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
+  # Layers that this checkout's Python package scripts and saves, for the tests that load them; without it these tests skip.
+  set(POSENC_ARCHIVES ${CMAKE_CURRENT_BINARY_DIR}/torchscript)
+  gtest_discover_tests(posenc_tests TEST_FILTER "TorchScript.*" TEST_LIST posenc_archive_tests DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 120 FIXTURES_REQUIRED archives ENVIRONMENT POSENC_TORCHSCRIPT_DIR=${POSENC_ARCHIVES})
+  if(POSENC_BUILD_PYTHON AND POSENC_INPLACE)
+    add_test(NAME save_archives
+             COMMAND ${Python_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tests/cpp/torchscript/save_layers.py ${POSENC_ARCHIVES})
+    set_tests_properties(save_archives PROPERTIES FIXTURES_SETUP archives TIMEOUT 120)
+  endif()
 endif()
