@@ -51,6 +51,9 @@ def case_of(sample):
 
 
 def main(folder):
+    if sys.version_info >= (3, 14):
+        print("torch drops TorchScript on Python 3.14: nothing is saved")
+        return
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.pt"):
         old.unlink()

@@ -9,7 +9,15 @@ import posenc
 import pytest
 import torch
 import torch._dynamo.testing
-from samples.compare import FLOATS, array, assert_near, assert_same, compute_unit, unit
+from samples.compare import (
+    FLOATS,
+    array,
+    assert_near,
+    assert_same,
+    compute_unit,
+    needs_torchscript,
+    unit,
+)
 from samples.layers import LAYERS, PLAIN
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -127,6 +135,7 @@ def test_the_same_gradient_in_fp32_as_in_fp64(sample):
     assert_gradients_near({n: g.double() for n, g in got.items()}, want, rtol=2e-5, atol=2e-5)
 
 
+@needs_torchscript
 @by_layer
 def test_script_save_and_load(sample):
     module, tensors = sample.build(), sample.tensors(requires_grad=True)
@@ -148,6 +157,7 @@ def test_script_save_and_load(sample):
         assert half(**small).dtype == torch.bfloat16
 
 
+@needs_torchscript
 @by_layer
 def test_trace_at_another_length(sample):
     if "mask" in str(sample.case) or sample.case in ("bias",):

@@ -9,7 +9,7 @@ import posenc
 import posenc.functional as P
 import pytest
 import torch
-from samples.compare import assert_same
+from samples.compare import assert_same, needs_torchscript
 from samples.layers import LAYERS, PLAIN
 from torch.utils.checkpoint import checkpoint
 
@@ -213,6 +213,7 @@ class TestB13PositionsPastATable:
                 self.layer(torch.zeros(1, length, 4), None, offset)
             assert "8" in str(error.value)
 
+    @needs_torchscript
     def test_B13_in_every_way_of_running(self):
         x, ids = torch.zeros(1, 2, 4), torch.tensor([7, 8])
         with pytest.raises((IndexError, RuntimeError), match="8"):

@@ -9,7 +9,7 @@ import pytest
 import reference
 import torch
 import torch._dynamo.testing
-from samples.compare import assert_near, assert_same
+from samples.compare import assert_near, assert_same, needs_torchscript
 from samples.layers import LAYERS, PLAIN
 from samples.operators import SAMPLES
 
@@ -18,6 +18,7 @@ by_kind = pytest.mark.parametrize("sample", PLAIN, ids=str)
 FREQ = reference.rope_inv_freq(8)
 
 
+@needs_torchscript
 @by_kind
 def test_C1_no_complex_number_in_any_graph(sample):
     module, tensors = sample.build(), sample.tensors()
@@ -109,6 +110,7 @@ def test_C4_forms_that_exporters_and_runtimes_use():
     )
 
 
+@needs_torchscript
 @by_kind
 def test_C5_a_trace_freezes_nothing(sample):
     """Traced at four tokens in fp32: other lengths and dtypes are equal to eager."""

@@ -7,7 +7,7 @@ import posenc.functional as P
 import pytest
 import reference
 import torch
-from samples.compare import assert_same
+from samples.compare import assert_same, needs_torchscript
 
 
 def rope(width, kind, base=10000.0, **keys):
@@ -127,6 +127,7 @@ def test_S15_every_key_is_used_or_refused():
 class TestFrequenciesThatFollowTheLength:
     keys: dict = {"factor": 2.0, "original_max_position_embeddings": 8}  # noqa: RUF012
 
+    @needs_torchscript
     def test_S1_and_S3_the_base_depends_on_the_current_length_only(self):
         module = rope(4, "dynamic", **self.keys)
         x = torch.randn(1, 16, 1, 4)

@@ -1,7 +1,14 @@
 """How near is near: bounds that follow from the arithmetic which the design promises."""
 
+import sys
+
 import numpy as np
+import pytest
 import torch
+
+needs_torchscript = pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="torch drops TorchScript on Python 3.14"
+)
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
