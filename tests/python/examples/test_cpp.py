@@ -7,24 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import posenc
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[3]
 MAIN = re.compile(r"^```(cmake|cpp)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def package_folder() -> Path | None:
-    """Where find_package(posenc) finds this posenc: in the package, or in a checkout's build."""
-    import posenc
-
-    installed = Path(posenc.cmake_prefix_path)
-    if (installed / "posenc" / "posencConfig.cmake").is_file():
-        return installed
-    checkout = Path(posenc.__file__).resolve().parents[2]
-    for folder in (checkout / "build" / "inplace", checkout / "build"):
-        if (folder / "posencConfig.cmake").is_file():
-            return folder
-    return None
 
 
 def tool(name: str) -> str | None:
@@ -41,12 +29,11 @@ def call(*command: str | Path, timeout: int = 600) -> subprocess.CompletedProces
 
 
 def build(source: Path, folder: Path, *targets: str) -> None:
-    cmake, ninja, package = tool("cmake"), tool("ninja"), package_folder()
+    cmake, ninja = tool("cmake"), tool("ninja")
     if cmake is None or ninja is None:
         pytest.skip("needs cmake and ninja")
-    if package is None:
-        pytest.skip("no posencConfig.cmake, neither installed nor in the build folder")
-    options = [f"-DCMAKE_PREFIX_PATH={package}", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    prefix = posenc.cmake_prefix_path
+    options = [f"-DCMAKE_PREFIX_PATH={prefix}", "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
     options += ["-DCMAKE_BUILD_TYPE=Release"]
     if shutil.which("ccache"):
         options += ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"]
@@ -87,8 +74,6 @@ def test_scripted_model_runs_in_cpp(programs, tmp_path):
     small += " --eval-lengths 16 --eval-bytes 16 --encodings rope alibi"
     script = ROOT / "examples" / "train_lm.py"
     call(sys.executable, script, *small.split(), "--output", tmp_path)
-
-    import torch
 
     for name in ("rope", "alibi"):
         path = tmp_path / f"{name}_scripted.pt"
