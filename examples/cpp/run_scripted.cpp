@@ -5,6 +5,7 @@
 #include <torch/script.h>
 
 #include <cstdio>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,13 @@ int main(int argc, char** argv) {
       text.push_back(static_cast<char>(bytes.back()));
     }
     std::printf("%s\n", text.c_str());
-  } catch (const std::exception& error) {  // a missing or foreign file; the first line says which
-    std::string reason = error.what();
-    std::fprintf(stderr, "%s: %s\n", argv[0], reason.substr(0, reason.find('\n')).c_str());
+  } catch (
+      const std::exception& error) {  // a missing or foreign file: torch's first line says which
+    std::istringstream lines(error.what());
+    std::string reason;
+    while (reason.empty() && std::getline(lines, reason)) {
+    }
+    std::fprintf(stderr, "%s: %s\n", argv[0], reason.c_str());
     return 1;
   }
 }
