@@ -27,6 +27,7 @@ namespace posenc {
 /// \param k_positions (S), (1, S) or (B, S): absolute key positions; 0 … S − 1 unless given.
 /// \param key_norms (B, Hkv, ⌈S/64⌉) as `alibi_key_norms` makes them: upper bounds, so that a decode step need not read far
 ///   keys at all. Bounds that are too small give wrong results.
+/// Scores are float32 (float64): a row whose nearest key is far carries the rounding of slope · distance, as dense attention would.
 /// \return out (B, H, L, Dv) in q's dtype, and the log-sum-exp of the scores (B, H, L) in float32 (float64 for float64). A row
 ///   with no allowed key has out 0 and log-sum-exp −∞. Both are differentiable in q, k and v, twice; the second derivative, forward
 ///   mode, torch.func and devices without a kernel use the dense formula.

@@ -45,8 +45,11 @@ void check(const Inputs& in, const AttentionCase& c) {
   const auto want = slow_attention(in.q, in.k, in.v, c);
   EXPECT_EQ(out.scalar_type(), dtype);
   EXPECT_EQ(lse.scalar_type(), dtype == at::kDouble ? at::kDouble : at::kFloat);
-  EXPECT_LT(finite_error(out, want.out), 40 * rounding(dtype));
-  EXPECT_LT(finite_error(lse, want.lse), dtype == at::kDouble ? 1e-13 : 1e-5);
+  // Scores are rounded as numbers of their own size: where a row's nearest key is far, that is slope · distance.
+  const double far = 1 + want.lse.masked_fill(want.lse.isinf(), 0).abs().amax().item<double>() / 10;
+  const double tolerance = 40 * far * (dtype == at::kDouble ? rounding(at::kDouble) : std::max(rounding(dtype) / far, rounding(at::kFloat)));
+  EXPECT_LT(finite_error(out, want.out), tolerance);
+  EXPECT_LT(finite_error(lse, want.lse), far * (dtype == at::kDouble ? 1e-14 : 5e-6));
 
   Inputs wide{in.q.detach().to(at::kDouble).requires_grad_(), in.k.detach().to(at::kDouble).requires_grad_(),
               in.v.detach().to(at::kDouble).requires_grad_()};
@@ -61,7 +64,7 @@ void check(const Inputs& in, const AttentionCase& c) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(got[i].scalar_type(), dtype);
     const double size = 1 + expected[i].abs().max().item<double>();
-    EXPECT_LT(finite_error(got[i], expected[i]), 40 * rounding(dtype) * size) << "gradient " << i;
+    EXPECT_LT(finite_error(got[i], expected[i]), tolerance * size) << "gradient " << i;
   }
 }
 

@@ -12,7 +12,7 @@ using posenc::test::dense_reference;
 using posenc::test::finite_error;
 using torch::autograd::variable_list;
 
-constexpr int64_t kLength = 1500;
+constexpr int64_t kLength = 1000;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 struct Inputs {
@@ -54,8 +54,8 @@ TEST(Skipping, LeavesMostBlocksOutAndChangesNothing) {
   for (const bool causal : {false, true}) {
     const at::Tensor counts = blocks(x, causal);
     const auto n = counts.accessor<int64_t, 1>();
-    EXPECT_LT(n[0], 0.75 * n[1]);
-    EXPECT_LT(n[2], 0.75 * n[3]);
+    EXPECT_LT(n[0], 0.85 * n[1]);
+    EXPECT_LT(n[2], 0.85 * n[3]);
     EXPECT_EQ(n[1], n[3]);
     check(x, {posenc::alibi_slopes(8), causal}, 1e-5);
   }

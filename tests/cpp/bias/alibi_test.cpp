@@ -126,9 +126,9 @@ TEST(AlibiSoftmax, MaskedScoresAreNotTouched) {  // faults M3, M5, M6, A7
   const at::Tensor weights = posenc::alibi_softmax(scores, half, mask, /*is_causal=*/true);
   EXPECT_TRUE(at::allclose(weights[0][0][4], at::tensor({0., 0., 0.186324, 0.307196, 0.506480}, at::kFloat), 1e-5, 1e-6));
   EXPECT_TRUE((weights[0][0][1] == 0).all().item<bool>());
-  const at::Tensor allowed = at::tensor({-12000.0, 0.0}, at::kHalf).view({1, 1, 1, 2});
+  const at::Tensor allowed = at::tensor({-12000.0, 0.0}).to(at::kHalf).view({1, 1, 1, 2});
   const at::Tensor one = posenc::alibi_softmax(allowed, half, at::tensor({1, 0}).to(at::kBool));
-  EXPECT_TRUE(at::equal(one.flatten(), at::tensor({1.0, 0.0}, at::kHalf)));
+  EXPECT_TRUE(at::equal(one.flatten(), at::tensor({1.0, 0.0}).to(at::kHalf)));
 }
 
 TEST(AlibiSoftmax, SecondDerivativeAndErrors) {
