@@ -9,21 +9,30 @@ state dict moves between the two. ``.to``, ``.double()``, deepcopy, pickle, ``re
 code: for ``torch.jit.script``, ``torch.compile`` and ``torch.export`` there are the layers.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import _C
-from ._layer import INDEX_KEYS, ROTARY_KEYS, TABLE_KEYS, Layer
+from ._layer import ALIBI_KEYS, INDEX_KEYS, ROTARY_KEYS, TABLE_KEYS, Layer
+from .rotary import _rope_scaling
 
 __all__ = [
+    "ALiBiAttention",
+    "KVCache",
     "LearnedPositionalEncoding",
     "LongSequenceRoPE",
+    "RoPEAttention",
     "RotaryPositionalEmbedding",
     "SinusoidalPositionalEncoding",
     "TransformerEmbedding",
 ]
+
+
+KVCache = _C.KVCache
+"""Keys and values of the tokens so far, as C++ keeps them; ``forward_cached`` fills it in place."""
 
 
 class _Weights(nn.Module):
@@ -71,7 +80,10 @@ class _CppModule(Layer):
         name = type(self).__name__
         options = getattr(_C, name + "Options")(*required)
         for key, value in optional.items():
-            setattr(options, key, value)
+            if key == "scaling" and value is not None:
+                options.scaling = _rope_scaling(name, value)
+            elif value is not None:  # None is what C++ has already
+                setattr(options, key, value)
         self.__dict__["_cpp"] = getattr(_C.cpp, name)(options)
         self.__dict__["_slots"] = _C.TensorSlots(self._cpp)
 
@@ -129,11 +141,13 @@ class RotaryPositionalEmbedding(_CppModule):
         rotary_start: int = 0,
         axes: list[int] | None = None,
         seq_dim: int = 1,
-        attention_factor: float = 1.0,
+        scaling: Mapping[str, Any] | None = None,
+        attention_factor: float | None = None,
     ) -> None:
         super().__init__(
             (d_model,),
             {
+                "scaling": None if scaling is None else dict(scaling),
                 "max_seq_len": max_seq_len,
                 "base": base,
                 "interleaved": interleaved,
@@ -298,3 +312,123 @@ class TransformerEmbedding(_CppModule):
     ) -> Tensor:
         """Embeds tokens; see `posenc.TransformerEmbedding.forward`."""
         return self._call("forward", input_ids, position_ids, offset)
+
+
+class _CppAttention(_CppModule):
+    """The calls of both attention modules."""
+
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None = None,
+        attn_bias: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        offset: int = 0,
+    ) -> Tensor:
+        """Self-attention over x; arguments as for the layer of the same name."""
+        return self._call("forward", x, mask, attn_bias, key_padding_mask, position_ids, offset)
+
+    def forward_cached(
+        self,
+        x: Tensor,
+        cache: KVCache | None = None,
+        mask: Tensor | None = None,
+        attn_bias: Tensor | None = None,
+        key_padding_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+    ) -> tuple[Tensor, KVCache]:
+        """Attention of new tokens over the cache and themselves: prefill and decoding.
+
+        Args:
+            x, mask, attn_bias, position_ids: as for the layer of the same name.
+            cache: of the call before, None for the first. It is filled in place.
+            key_padding_mask: (B, S), of all keys: the cached and the new ones.
+
+        Returns:
+            (B, L, d_model) and the cache.
+        """
+        if cache is None:
+            cache = KVCache()
+        out = self._call(
+            "forward_cached", x, cache, mask, attn_bias, key_padding_mask, position_ids
+        )
+        return out, cache
+
+
+class RoPEAttention(_CppAttention):
+    """``posenc::nn::RoPEAttention``; see `posenc.RoPEAttention`."""
+
+    _legacy_keys = ROTARY_KEYS
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        is_causal: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        base: float = 10000.0,
+        interleaved: bool = True,
+        rotary_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            (d_model, n_heads),
+            {
+                "n_kv_heads": n_kv_heads,
+                "is_causal": is_causal,
+                "bias": bias,
+                "dropout": dropout,
+                "base": base,
+                "interleaved": interleaved,
+                "rotary_dim": rotary_dim,
+            },
+            device,
+            dtype,
+        )
+
+    @property
+    def inv_freq(self) -> list[float]:
+        """The frequencies, radians per position."""
+        return list(self._cpp.inv_freq)
+
+
+class ALiBiAttention(_CppAttention):
+    """``posenc::nn::ALiBiAttention``; see `posenc.ALiBiAttention`."""
+
+    _legacy_keys = ALIBI_KEYS
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        max_seq_len: int = 2048,
+        *,
+        n_kv_heads: int | None = None,
+        is_causal: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            (d_model, n_heads),
+            {
+                "max_seq_len": max_seq_len,
+                "n_kv_heads": n_kv_heads,
+                "is_causal": is_causal,
+                "bias": bias,
+                "dropout": dropout,
+            },
+            device,
+            dtype,
+        )
+
+    @property
+    def slopes(self) -> list[float]:
+        """One slope a head."""
+        return list(self._cpp.slopes)
