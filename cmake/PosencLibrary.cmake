@@ -39,6 +39,8 @@ add_library(posenc SHARED ${POSENC_SIMD_OBJECTS} ${POSENC_SOURCES} ${POSENC_CUDA
 add_library(posenc::posenc ALIAS posenc)
 target_include_directories(posenc PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/csrc> $<INSTALL_INTERFACE:include>)
 target_link_libraries(posenc PUBLIC posenc_torch::cpu)
+# torch's headers need C++20 as ours do; a consumer that names no standard gets it.
+target_compile_features(posenc PUBLIC cxx_std_20)
 target_compile_definitions(posenc PRIVATE POSENC_BUILDING)
 target_compile_options(posenc PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${POSENC_WARNINGS}>)
 # A program that only loads TorchScript names no symbol of posenc, and must still load it for its operators.
