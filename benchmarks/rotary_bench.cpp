@@ -1,4 +1,5 @@
-// The rotation against the limit of the machine: a clone of the same tensor, and a copy into a ready one for the form in place.
+// The rotation against the limit of the machine: a clone of the same tensor, and a copy into a
+// ready one for the form in place.
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/randn.h>
@@ -10,7 +11,8 @@ namespace {
 constexpr int64_t kBatch = 32, kHeads = 8, kHeadDim = 64;
 
 at::Tensor input(const benchmark::State& state) {
-  return at::randn({kBatch, state.range(0), kHeads, kHeadDim}).to(state.range(1) ? at::kBFloat16 : at::kFloat);
+  return at::randn({kBatch, state.range(0), kHeads, kHeadDim})
+      .to(state.range(1) ? at::kBFloat16 : at::kFloat);
 }
 
 void report(benchmark::State& state, const at::Tensor& x) {
@@ -52,7 +54,10 @@ void rotate_in_place(benchmark::State& state) {
 }
 
 void lengths(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"length", "bf16"})->ArgsProduct({{128, 512, 2048}, {0, 1}})->UseRealTime()->Unit(benchmark::kMillisecond);
+  b->ArgNames({"length", "bf16"})
+      ->ArgsProduct({{128, 512, 2048}, {0, 1}})
+      ->UseRealTime()
+      ->Unit(benchmark::kMillisecond);
 }
 
 BENCHMARK(clone)->Apply(lengths);

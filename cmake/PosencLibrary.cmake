@@ -42,6 +42,10 @@ target_link_libraries(posenc PUBLIC posenc_torch::cpu)
 # torch's headers need C++20 as ours do; a consumer that names no standard gets it.
 target_compile_features(posenc PUBLIC cxx_std_20)
 target_compile_definitions(posenc PRIVATE POSENC_BUILDING)
+# torch's headers cost more than the rest of a file: parsed once a target, the whole builds in about half the time.
+target_precompile_headers(posenc PRIVATE $<$<COMPILE_LANGUAGE:CXX>:<ATen/core/Tensor.h$<ANGLE-R>>
+  $<$<COMPILE_LANGUAGE:CXX>:<torch/csrc/autograd/custom_function.h$<ANGLE-R>> $<$<COMPILE_LANGUAGE:CXX>:<torch/library.h$<ANGLE-R>>
+  $<$<COMPILE_LANGUAGE:CXX>:<torch/nn/cloneable.h$<ANGLE-R>>)
 target_compile_options(posenc PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${POSENC_WARNINGS}>)
 # A program that only loads TorchScript names no symbol of posenc, and must still load it for its operators.
 target_link_options(posenc INTERFACE -Wl,--no-as-needed)

@@ -8,6 +8,7 @@ set_target_properties(posenc_python PROPERTIES OUTPUT_NAME _C)
 target_compile_definitions(posenc_python PRIVATE TORCH_EXTENSION_NAME=_C TORCH_API_INCLUDE_EXTENSION_H)
 target_compile_options(posenc_python PRIVATE ${POSENC_WARNINGS})
 target_link_libraries(posenc_python PRIVATE posenc posenc_torch::python)
+target_precompile_headers(posenc_python PRIVATE <torch/extension.h> <torch/python.h>)
 
 # What the import checks before it loads the binary.
 configure_file(cmake/_build_info.py.in ${CMAKE_CURRENT_BINARY_DIR}/_build_info.py @ONLY)

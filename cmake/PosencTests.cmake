@@ -16,6 +16,7 @@ if(POSENC_TEST_SOURCES)
   target_include_directories(posenc_tests PRIVATE tests/cpp)
   target_compile_options(posenc_tests PRIVATE -O1 -g0 -Wall -Wextra -Werror)
   target_link_libraries(posenc_tests PRIVATE posenc GTest::gtest GTest::gtest_main)
+  target_precompile_headers(posenc_tests PRIVATE <torch/torch.h> <gtest/gtest.h>)
   gtest_discover_tests(posenc_tests TEST_FILTER "-TorchScript.*" DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 120)
   # Layers that this checkout's Python package scripts and saves, for the tests that load them; without it these tests skip.
   set(POSENC_ARCHIVES ${CMAKE_CURRENT_BINARY_DIR}/torchscript)

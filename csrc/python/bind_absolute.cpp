@@ -23,8 +23,8 @@ void bind_absolute(py::module& m) {
       .POSENC_OPTION(SinusoidalOptions, seq_dim);
   bind_module<Sinusoidal, SinusoidalOptions>(m, "SinusoidalPositionalEncoding")
       .def_readonly("inv_freq", &Sinusoidal::inv_freq)
-      .def("forward", &Sinusoidal::forward, py::arg("x"), py::arg("position_ids") = py::none(), py::arg("offset") = 0,
-           WithoutGil());
+      .def("forward", &Sinusoidal::forward, py::arg("x"), py::arg("position_ids") = py::none(),
+           py::arg("offset") = 0, WithoutGil());
 
   using Learned = nn::LearnedPositionalEncodingImpl;
   using LearnedOptions = nn::LearnedPositionalEncodingOptions;
@@ -34,8 +34,8 @@ void bind_absolute(py::module& m) {
       .POSENC_OPTION(LearnedOptions, d_model)
       .POSENC_OPTION(LearnedOptions, seq_dim);
   bind_module<Learned, LearnedOptions>(m, "LearnedPositionalEncoding")
-      .def("forward", &Learned::forward, py::arg("x"), py::arg("position_ids") = py::none(), py::arg("offset") = 0,
-           WithoutGil());
+      .def("forward", &Learned::forward, py::arg("x"), py::arg("position_ids") = py::none(),
+           py::arg("offset") = 0, WithoutGil());
 
   using Tokens = nn::TransformerEmbeddingImpl;
   using TokensOptions = nn::TransformerEmbeddingOptions;

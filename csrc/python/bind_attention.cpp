@@ -12,13 +12,13 @@ using OptionalTensor = std::optional<at::Tensor>;
 /// forward and forward_cached of an attention layer.
 template <class Impl, class Class>
 void bind_calls(Class& c) {
-  c.def("forward", &Impl::forward, py::arg("x"), py::arg("mask") = py::none(), py::arg("attn_bias") = py::none(),
-        py::arg("key_padding_mask") = py::none(), py::arg("position_ids") = py::none(), py::arg("offset") = 0,
-        WithoutGil());
+  c.def("forward", &Impl::forward, py::arg("x"), py::arg("mask") = py::none(),
+        py::arg("attn_bias") = py::none(), py::arg("key_padding_mask") = py::none(),
+        py::arg("position_ids") = py::none(), py::arg("offset") = 0, WithoutGil());
   c.def(
       "forward_cached",
-      [](Impl& self, const at::Tensor& x, nn::KVCache& cache, OptionalTensor mask, OptionalTensor attn_bias,
-         OptionalTensor key_padding_mask, OptionalTensor position_ids) {
+      [](Impl& self, const at::Tensor& x, nn::KVCache& cache, OptionalTensor mask,
+         OptionalTensor attn_bias, OptionalTensor key_padding_mask, OptionalTensor position_ids) {
         nn::AttentionInputs inputs;
         inputs.mask = std::move(mask);
         inputs.attn_bias = std::move(attn_bias);
@@ -26,8 +26,9 @@ void bind_calls(Class& c) {
         inputs.position_ids = std::move(position_ids);
         return self.forward_cached(x, cache, inputs);
       },
-      py::arg("x"), py::arg("cache"), py::arg("mask") = py::none(), py::arg("attn_bias") = py::none(),
-      py::arg("key_padding_mask") = py::none(), py::arg("position_ids") = py::none(), WithoutGil());
+      py::arg("x"), py::arg("cache"), py::arg("mask") = py::none(),
+      py::arg("attn_bias") = py::none(), py::arg("key_padding_mask") = py::none(),
+      py::arg("position_ids") = py::none(), WithoutGil());
 }
 
 OptionalTensor if_defined(const at::Tensor& tensor) {
@@ -37,17 +38,22 @@ OptionalTensor if_defined(const at::Tensor& tensor) {
 }  // namespace
 
 void bind_attention(py::module& m) {
-  m.def("alibi_slopes", &alibi_slopes, py::arg("n_heads"), py::arg("bias_max") = 8.0, py::arg("head_start") = 0,
-        py::arg("total_heads") = py::none(), py::arg("geometric") = false);
+  m.def("alibi_slopes", &alibi_slopes, py::arg("n_heads"), py::arg("bias_max") = 8.0,
+        py::arg("head_start") = 0, py::arg("total_heads") = py::none(),
+        py::arg("geometric") = false);
 
   py::class_<nn::KVCache>(m, "KVCache")
       .def(py::init<>())
       .def("__len__", &nn::KVCache::size)
       .def("clear", &nn::KVCache::clear)
-      .def_property_readonly("key", [](const nn::KVCache& cache) { return if_defined(cache.keys()); })
-      .def_property_readonly("value", [](const nn::KVCache& cache) { return if_defined(cache.values()); })
-      .def_property_readonly("positions", [](const nn::KVCache& cache) { return if_defined(cache.positions()); })
-      .def_property_readonly("key_norms", [](const nn::KVCache& cache) { return if_defined(cache.key_norms()); });
+      .def_property_readonly("key",
+                             [](const nn::KVCache& cache) { return if_defined(cache.keys()); })
+      .def_property_readonly("value",
+                             [](const nn::KVCache& cache) { return if_defined(cache.values()); })
+      .def_property_readonly("positions",
+                             [](const nn::KVCache& cache) { return if_defined(cache.positions()); })
+      .def_property_readonly(
+          "key_norms", [](const nn::KVCache& cache) { return if_defined(cache.key_norms()); });
 
   using Rope = nn::RoPEAttentionImpl;
   using RopeOptions = nn::RoPEAttentionOptions;
@@ -62,7 +68,8 @@ void bind_attention(py::module& m) {
       .POSENC_OPTION(RopeOptions, base)
       .POSENC_OPTION(RopeOptions, interleaved)
       .POSENC_OPTION(RopeOptions, rotary_dim);
-  auto rope = bind_module<Rope, RopeOptions>(m, "RoPEAttention").def_readonly("inv_freq", &Rope::inv_freq);
+  auto rope =
+      bind_module<Rope, RopeOptions>(m, "RoPEAttention").def_readonly("inv_freq", &Rope::inv_freq);
   bind_calls<Rope>(rope);
 
   using Alibi = nn::ALiBiAttentionImpl;
@@ -76,7 +83,8 @@ void bind_attention(py::module& m) {
       .POSENC_OPTION(AlibiOptions, is_causal)
       .POSENC_OPTION(AlibiOptions, bias)
       .POSENC_OPTION(AlibiOptions, dropout);
-  auto alibi = bind_module<Alibi, AlibiOptions>(m, "ALiBiAttention").def_readonly("slopes", &Alibi::slopes);
+  auto alibi =
+      bind_module<Alibi, AlibiOptions>(m, "ALiBiAttention").def_readonly("slopes", &Alibi::slopes);
   bind_calls<Alibi>(alibi);
 }
 

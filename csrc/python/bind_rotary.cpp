@@ -43,12 +43,12 @@ void bind_rotary(py::module& m) {
       .def("frequencies", &RopeOptions::frequencies);
   bind_module<Rope, RopeOptions>(m, "RotaryPositionalEmbedding")
       .def_property_readonly("inv_freq", [](const Rope& rope) { return rope.frequencies.inv_freq; })
-      .def("forward", &Rope::forward, py::arg("x"), py::arg("position_ids") = py::none(), py::arg("offset") = 0,
-           WithoutGil())
-      .def("rotate", &Rope::rotate, py::arg("q"), py::arg("k"), py::arg("position_ids") = py::none(),
+      .def("forward", &Rope::forward, py::arg("x"), py::arg("position_ids") = py::none(),
            py::arg("offset") = 0, WithoutGil())
-      .def("apply_rotary_pos_emb", &Rope::apply_rotary_pos_emb, py::arg("x"), py::arg("seq_len") = py::none(),
-           py::arg("offset") = 0, WithoutGil());
+      .def("rotate", &Rope::rotate, py::arg("q"), py::arg("k"),
+           py::arg("position_ids") = py::none(), py::arg("offset") = 0, WithoutGil())
+      .def("apply_rotary_pos_emb", &Rope::apply_rotary_pos_emb, py::arg("x"),
+           py::arg("seq_len") = py::none(), py::arg("offset") = 0, WithoutGil());
 
   using Long = nn::LongSequenceRoPEImpl;
   using LongOptions = nn::LongSequenceRoPEOptions;

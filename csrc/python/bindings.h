@@ -1,8 +1,8 @@
 #pragma once
 
 /// \file
-/// How libposenc is bound to Python: one function for each room, and the pattern that all of them use. No algorithm
-/// lives in this folder.
+/// How libposenc is bound to Python: one function for each room, and the pattern that all of them
+/// use. No algorithm lives in this folder.
 
 #include <torch/python.h>
 
@@ -24,13 +24,16 @@ void bind_attention(py::module& m);
 using WithoutGil = py::call_guard<py::gil_scoped_release>;
 
 /// A TORCH_ARG of an Options class as an attribute.
-#define POSENC_OPTION(Options, name)                  \
-  def_property(                                       \
-      #name, [](const Options& o) { return o.name(); }, \
-      [](Options& o, std::decay_t<decltype(std::declval<const Options&>().name())> value) { o.name(std::move(value)); })
+#define POSENC_OPTION(Options, name)                                                        \
+  def_property(                                                                             \
+      #name, [](const Options& o) { return o.name(); },                                     \
+      [](Options& o, std::decay_t<decltype(std::declval<const Options&>().name())> value) { \
+        o.name(std::move(value));                                                           \
+      })
 
-/// Binds a module in both of torch's ways: `_C.cpp.X`, the C++ object itself, and `_C.X`, torch's own wrapper of it. The
-/// constructor takes an Options object. (torch's bind_module would bind forward without names and defaults.)
+/// Binds a module in both of torch's ways: `_C.cpp.X`, the C++ object itself, and `_C.X`, torch's
+/// own wrapper of it. The constructor takes an Options object. (torch's bind_module would bind
+/// forward without names and defaults.)
 template <class Impl, class Options>
 auto bind_module(py::module& m, const char* name) {
   return torch::python::bind_module<Impl, /*force_enable=*/true>(m, name)

@@ -1,12 +1,15 @@
-// The Python module _C: options, modules and helpers of libposenc, bound one to one. Loading it registers
-// torch.ops.posenc.
+// The Python module _C: options, modules and helpers of libposenc, bound one to one. Loading it
+// registers torch.ops.posenc.
 #include "bindings.h"
 
 namespace {
 
-/// The library's errors as the Python exceptions that they stand for; without this, pybind11 knows RuntimeError alone.
+/// The library's errors as the Python exceptions that they stand for; without this, pybind11 knows
+/// RuntimeError alone.
 void translate(std::exception_ptr error) {
-  const auto raise = [](PyObject* type, const c10::Error& e) { PyErr_SetString(type, e.what_without_backtrace()); };
+  const auto raise = [](PyObject* type, const c10::Error& e) {
+    PyErr_SetString(type, e.what_without_backtrace());
+  };
   try {
     if (error) {
       std::rethrow_exception(error);

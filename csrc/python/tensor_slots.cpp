@@ -8,13 +8,15 @@ namespace {
 
 /// The places where a C++ module holds its learned tensors, by the names of its state dict.
 ///
-/// A Python nn.Module that owns those tensors puts its current ones here before each call. So the module computes with
-/// them whatever replaced them in Python: `.to`, a loaded checkpoint, deepcopy, torch.func.functional_call. torch's own
-/// registry of a C++ module cannot be re-pointed, the members that `forward` reads can.
+/// A Python nn.Module that owns those tensors puts its current ones here before each call. So the
+/// module computes with them whatever replaced them in Python: `.to`, a loaded checkpoint,
+/// deepcopy, torch.func.functional_call. torch's own registry of a C++ module cannot be re-pointed,
+/// the members that `forward` reads can.
 class TensorSlots {
  public:
   explicit TensorSlots(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {
-    for (const auto& item : module_->named_modules(/*name_prefix=*/std::string(), /*include_self=*/true)) {
+    for (const auto& item :
+         module_->named_modules(/*name_prefix=*/std::string(), /*include_self=*/true)) {
       auto& m = *item.value();
       const std::string prefix = item.key().empty() ? "" : item.key() + ".";
       if (auto* linear = m.as<torch::nn::LinearImpl>()) {
@@ -25,12 +27,11 @@ class TensorSlots {
       }
     }
     TORCH_CHECK(slots_.size() == module_->parameters().size() && module_->buffers().empty(),
-                "TensorSlots: ", module_->name(), " holds tensors outside of Linear and Embedding children");
+                "TensorSlots: ", module_->name(),
+                " holds tensors outside of Linear and Embedding children");
   }
 
-  const std::vector<std::string>& names() const {
-    return names_;
-  }
+  const std::vector<std::string>& names() const { return names_; }
 
   std::vector<at::Tensor> tensors() const {
     std::vector<at::Tensor> result;
@@ -41,8 +42,8 @@ class TensorSlots {
   }
 
   void set(const std::vector<at::Tensor>& tensors) {
-    TORCH_CHECK_VALUE(tensors.size() == slots_.size(), "TensorSlots.set: expected ", slots_.size(), " tensors, got ",
-                      tensors.size());
+    TORCH_CHECK_VALUE(tensors.size() == slots_.size(), "TensorSlots.set: expected ", slots_.size(),
+                      " tensors, got ", tensors.size());
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (!slots_[i]->is_same(tensors[i])) {
         *slots_[i] = tensors[i];
@@ -57,7 +58,8 @@ class TensorSlots {
     }
   }
 
-  /// Frees the memory of the tensors that the module was made with, once others are to take their place.
+  /// Frees the memory of the tensors that the module was made with, once others are to take their
+  /// place.
   void release() {
     torch::NoGradGuard no_grad;
     for (auto& tensor : module_->parameters()) {

@@ -49,11 +49,11 @@ at::Tensor align_slopes(const at::Tensor& slopes, at::ScalarType dtype) {
 
 /// What forward and backward share.
 struct Dense {
-  at::Tensor q, k, v;      // compute dtype, heads repeated, keys that nobody sees zeroed
-  at::Tensor distance;     // |k − q|
-  at::Tensor allowed;      // bool, broadcastable to the scores; undefined: all
-  at::Tensor weights;      // (B, H, L, S) softmax; rows without keys 0
-  at::Tensor lse;          // (B, H, L)
+  at::Tensor q, k, v;   // compute dtype, heads repeated, keys that nobody sees zeroed
+  at::Tensor distance;  // |k − q|
+  at::Tensor allowed;   // bool, broadcastable to the scores; undefined: all
+  at::Tensor weights;   // (B, H, L, S) softmax; rows without keys 0
+  at::Tensor lse;       // (B, H, L)
 };
 
 Dense dense(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& slopes,
@@ -80,7 +80,8 @@ Dense dense(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
     d.k = at::where(seen, d.k, at::zeros({}, d.k.options()));
     d.v = at::where(seen, d.v, at::zeros({}, d.v.options()));
   }
-  const at::Tensor scores = at::matmul(d.q * args.scale_of(q), d.k.transpose(-2, -1)) - align_slopes(slopes, dtype) * d.distance;
+  const at::Tensor scores = at::matmul(d.q * args.scale_of(q), d.k.transpose(-2, -1)) -
+                            align_slopes(slopes, dtype) * d.distance;
   const bias::MaskedSoftmax softmax = bias::masked_softmax(scores, d.allowed);
   d.weights = softmax.weights;
   d.lse = softmax.lse;
@@ -89,13 +90,15 @@ Dense dense(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
 
 }  // namespace
 
-at::Tensor distances(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args, at::ScalarType dtype) {
+at::Tensor distances(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args,
+                     at::ScalarType dtype) {
   const at::TensorOptions index = q.options().dtype(at::kLong);
   at::Tensor queries, keys;
   if (args.q_positions.has_value()) {
     queries = with_batch(*args.q_positions);
   } else {
-    queries = with_batch(at::arange(at::Scalar(q.sym_size(2)), index).add(at::Scalar(args.offset_of(q, k))));
+    queries = with_batch(
+        at::arange(at::Scalar(q.sym_size(2)), index).add(at::Scalar(args.offset_of(q, k))));
   }
   if (args.k_positions.has_value()) {
     keys = with_batch(*args.k_positions);
@@ -106,20 +109,24 @@ at::Tensor distances(const at::Tensor& q, const at::Tensor& k, const AttentionAr
   return (keys.unsqueeze(-2) - queries.unsqueeze(-1)).to(dtype);
 }
 
-std::tuple<at::Tensor, at::Tensor> attention_composite(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                       const at::Tensor& slopes, const AttentionArgs& args) {
+std::tuple<at::Tensor, at::Tensor> attention_composite(const at::Tensor& q, const at::Tensor& k,
+                                                       const at::Tensor& v,
+                                                       const at::Tensor& slopes,
+                                                       const AttentionArgs& args) {
   const at::ScalarType dtype = core::compute_dtype(q.scalar_type());
   if (k.sym_size(2) == 0) {
-    return {at::zeros_symint({q.sym_size(0), q.sym_size(1), q.sym_size(2), v.sym_size(3)}, q.options()),
-            at::full_symint({q.sym_size(0), q.sym_size(1), q.sym_size(2)}, -kInfinity, q.options().dtype(dtype))};
+    return {
+        at::zeros_symint({q.sym_size(0), q.sym_size(1), q.sym_size(2), v.sym_size(3)}, q.options()),
+        at::full_symint({q.sym_size(0), q.sym_size(1), q.sym_size(2)}, -kInfinity,
+                        q.options().dtype(dtype))};
   }
   const Dense d = dense(q, k, v, slopes, args);
   return {at::matmul(d.weights, d.v).to(q.scalar_type()), d.lse};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward_composite(
-    const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_lse, const at::Tensor& q, const at::Tensor& k,
-    const at::Tensor& v, const at::Tensor& slopes, const AttentionArgs& args) {
+    const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_lse, const at::Tensor& q,
+    const at::Tensor& k, const at::Tensor& v, const at::Tensor& slopes, const AttentionArgs& args) {
   if (k.sym_size(2) == 0) {
     return {at::zeros_like(q), at::zeros_like(k), at::zeros_like(v), at::zeros_like(slopes)};
   }
@@ -142,7 +149,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward_co
   if (slopes.dim() == 1) {
     dslopes = dslopes.sum(0);
   }
-  return {dq.to(q.scalar_type()), dk.to(k.scalar_type()), dv.to(v.scalar_type()), dslopes.to(slopes.scalar_type())};
+  return {dq.to(q.scalar_type()), dk.to(k.scalar_type()), dv.to(v.scalar_type()),
+          dslopes.to(slopes.scalar_type())};
 }
 
 }  // namespace posenc::attention

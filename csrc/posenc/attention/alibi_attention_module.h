@@ -34,11 +34,13 @@ struct POSENC_API ALiBiAttentionOptions {
   TORCH_ARG(double, dropout) = 0.0;
 };
 
-/// Self-attention with linear biases (ALiBi; Press et al. 2022, arXiv:2108.12409). Parameters: query_proj, key_proj, value_proj,
-/// out_proj. Without a causal mask the bias is symmetric, −slope·|i − j|.
+/// Self-attention with linear biases (ALiBi; Press et al. 2022, arXiv:2108.12409). Parameters:
+/// query_proj, key_proj, value_proj, out_proj. Without a causal mask the bias is symmetric,
+/// −slope·|i − j|.
 class POSENC_API ALiBiAttentionImpl : public torch::nn::Cloneable<ALiBiAttentionImpl> {
  public:
-  ALiBiAttentionImpl(int64_t d_model, int64_t n_heads) : ALiBiAttentionImpl(ALiBiAttentionOptions(d_model, n_heads)) {}
+  ALiBiAttentionImpl(int64_t d_model, int64_t n_heads)
+      : ALiBiAttentionImpl(ALiBiAttentionOptions(d_model, n_heads)) {}
   explicit ALiBiAttentionImpl(ALiBiAttentionOptions options_);
 
   void reset() override;
@@ -49,10 +51,12 @@ class POSENC_API ALiBiAttentionImpl : public torch::nn::Cloneable<ALiBiAttention
   at::Tensor forward(const at::Tensor& x, const std::optional<at::Tensor>& mask = std::nullopt,
                      const std::optional<at::Tensor>& attn_bias = std::nullopt,
                      const std::optional<at::Tensor>& key_padding_mask = std::nullopt,
-                     const std::optional<at::Tensor>& position_ids = std::nullopt, int64_t offset = 0);
+                     const std::optional<at::Tensor>& position_ids = std::nullopt,
+                     int64_t offset = 0);
 
   /// The same with keys and values of earlier calls; x's are added to the cache.
-  at::Tensor forward_cached(const at::Tensor& x, KVCache& cache, const AttentionInputs& inputs = {});
+  at::Tensor forward_cached(const at::Tensor& x, KVCache& cache,
+                            const AttentionInputs& inputs = {});
 
   ALiBiAttentionOptions options;
   /// One per query head; not a tensor, so that no state dict holds it and no cast rounds it.
@@ -63,7 +67,8 @@ class POSENC_API ALiBiAttentionImpl : public torch::nn::Cloneable<ALiBiAttention
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<at::Tensor>())},
                            {2, torch::nn::AnyValue(std::optional<at::Tensor>())},
                            {3, torch::nn::AnyValue(std::optional<at::Tensor>())},
-                           {4, torch::nn::AnyValue(std::optional<at::Tensor>())}, {5, torch::nn::AnyValue(int64_t(0))})
+                           {4, torch::nn::AnyValue(std::optional<at::Tensor>())},
+                           {5, torch::nn::AnyValue(int64_t(0))})
 
  private:
   at::Tensor run(const at::Tensor& x, KVCache* cache, const AttentionInputs& inputs);

@@ -1,9 +1,9 @@
-// Schemas of the biased attention operators and what serves every backend: Meta, Autograd, Autocast, torch.func; and the CPU
-// registration, a few lines over attention_cpu.h.
+// Schemas of the biased attention operators and what serves every backend: Meta, Autograd,
+// Autocast, torch.func; and the CPU registration, a few lines over attention_cpu.h.
 
+#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/TensorOperators.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -40,19 +40,22 @@ constexpr const char* kForward = "alibi_attention";
 constexpr const char* kBackward = "_alibi_attention_backward";
 
 // The arguments after the slopes, in the schema's order.
-#define POSENC_ATTENTION_REST                                                                                         \
-  const OptionalTensor &mask, bool is_causal, std::optional<double> scale, OptionalSymInt offset,                     \
+#define POSENC_ATTENTION_REST                                                                     \
+  const OptionalTensor &mask, bool is_causal, std::optional<double> scale, OptionalSymInt offset, \
       const OptionalTensor &q_positions, const OptionalTensor &k_positions
-#define POSENC_ATTENTION_ARGS POSENC_ATTENTION_REST, const OptionalTensor &key_norms
+#define POSENC_ATTENTION_ARGS POSENC_ATTENTION_REST, const OptionalTensor& key_norms
 
 AttentionArgs make_args(POSENC_ATTENTION_REST, const OptionalTensor& key_norms = std::nullopt) {
   return {mask, is_causal, scale, std::move(offset), q_positions, k_positions, key_norms};
 }
 
-#define POSENC_MAKE_ARGS make_args(mask, is_causal, scale, std::move(offset), q_positions, k_positions, key_norms)
-#define POSENC_MAKE_BACKWARD_ARGS make_args(mask, is_causal, scale, std::move(offset), q_positions, k_positions)
+#define POSENC_MAKE_ARGS \
+  make_args(mask, is_causal, scale, std::move(offset), q_positions, k_positions, key_norms)
+#define POSENC_MAKE_BACKWARD_ARGS \
+  make_args(mask, is_causal, scale, std::move(offset), q_positions, k_positions)
 
-/// Whatever is computed here is computed in the inputs' dtypes, as Meta says: autocast has had its turn.
+/// Whatever is computed here is computed in the inputs' dtypes, as Meta says: autocast has had its
+/// turn.
 c10::impl::ExcludeDispatchKeyGuard no_autocast() {
   return c10::impl::ExcludeDispatchKeyGuard(c10::autocast_dispatch_keyset);
 }
@@ -68,42 +71,45 @@ void check_slopes_of(const char* op, const Tensor& q, const Tensor& slopes) {
 Tensor slope_tensor(const Tensor& q, SlopeList slopes) {
   return core::float_list_tensor(slopes, q.options().dtype(core::compute_dtype(q.scalar_type())));
 }
-Tensor slope_tensor(const Tensor&, const Tensor& slopes) {
-  return slopes;
-}
+Tensor slope_tensor(const Tensor&, const Tensor& slopes) { return slopes; }
 
 Tensor cpu_slopes(SlopeList slopes) {
-  return at::from_blob(const_cast<double*>(slopes.data()), {static_cast<int64_t>(slopes.size())}, at::kDouble);
+  return at::from_blob(const_cast<double*>(slopes.data()), {static_cast<int64_t>(slopes.size())},
+                       at::kDouble);
 }
-Tensor cpu_slopes(const Tensor& slopes) {
-  return slopes.to(at::kDouble).contiguous();
-}
+Tensor cpu_slopes(const Tensor& slopes) { return slopes.to(at::kDouble).contiguous(); }
 
 template <typename Slopes>
-Pair call_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes, const AttentionArgs& a) {
-  return alibi_attention(q, k, v, slopes, a.mask, a.is_causal, a.scale, a.offset, a.q_positions, a.k_positions, a.key_norms);
+Pair call_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes,
+                  const AttentionArgs& a) {
+  return alibi_attention(q, k, v, slopes, a.mask, a.is_causal, a.scale, a.offset, a.q_positions,
+                         a.k_positions, a.key_norms);
 }
 
-Grads call_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Tensor& out, const Tensor& lse, SlopeList slopes, const AttentionArgs& a) {
-  static const auto op = core::find_op<Grads(const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&, const Tensor&,
-                                             const Tensor&, const Tensor&, SlopeList, POSENC_ATTENTION_REST)>(
-      "posenc::_alibi_attention_backward");
-  return op.call(grad_out, grad_lse, q, k, v, out, lse, slopes, a.mask, a.is_causal, a.scale, a.offset, a.q_positions,
-                 a.k_positions);
+Grads call_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
+                    const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                    SlopeList slopes, const AttentionArgs& a) {
+  static const auto op =
+      core::find_op<Grads(const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&,
+                          const Tensor&, const Tensor&, const Tensor&, SlopeList,
+                          POSENC_ATTENTION_REST)>("posenc::_alibi_attention_backward");
+  return op.call(grad_out, grad_lse, q, k, v, out, lse, slopes, a.mask, a.is_causal, a.scale,
+                 a.offset, a.q_positions, a.k_positions);
 }
 
-SlopeGrads call_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& k,
-                         const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& slopes,
-                         const AttentionArgs& a) {
-  static const auto op = core::find_op<SlopeGrads(const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&,
-                                                  const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                                  POSENC_ATTENTION_REST)>("posenc::_alibi_attention_backward", "Tensor");
-  return op.call(grad_out, grad_lse, q, k, v, out, lse, slopes, a.mask, a.is_causal, a.scale, a.offset, a.q_positions,
-                 a.k_positions);
+SlopeGrads call_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
+                         const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                         const Tensor& slopes, const AttentionArgs& a) {
+  static const auto op = core::find_op<SlopeGrads(
+      const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&, const Tensor&,
+      const Tensor&, const Tensor&, const Tensor&, POSENC_ATTENTION_REST)>(
+      "posenc::_alibi_attention_backward", "Tensor");
+  return op.call(grad_out, grad_lse, q, k, v, out, lse, slopes, a.mask, a.is_causal, a.scale,
+                 a.offset, a.q_positions, a.k_positions);
 }
 
-// ---- Autograd -------------------------------------------------------------------------------------------------------
+// ---- Autograd
+// -------------------------------------------------------------------------------------------------------
 
 void save(AutogradContext* ctx, const AttentionArgs& args) {
   ctx->saved_data["is_causal"] = args.is_causal;
@@ -111,7 +117,8 @@ void save(AutogradContext* ctx, const AttentionArgs& args) {
   ctx->saved_data["offset"] = args.offset.has_value() ? c10::IValue(*args.offset) : c10::IValue();
 }
 
-AttentionArgs load(AutogradContext* ctx, const Tensor& mask, const Tensor& q_positions, const Tensor& k_positions) {
+AttentionArgs load(AutogradContext* ctx, const Tensor& mask, const Tensor& q_positions,
+                   const Tensor& k_positions) {
   auto& data = ctx->saved_data;
   AttentionArgs args;
   args.mask = core::optional_of(mask);
@@ -127,17 +134,20 @@ AttentionArgs load(AutogradContext* ctx, const Tensor& mask, const Tensor& q_pos
   return args;
 }
 
-/// Saved: q, k, v, out, lse, mask, q_positions, k_positions, and the slopes where they are a tensor.
+/// Saved: q, k, v, out, lse, mask, q_positions, k_positions, and the slopes where they are a
+/// tensor.
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static constexpr bool is_traceable = true;  // compiled autograd
 
-  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const std::vector<double>& slopes, const AttentionArgs& args) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k,
+                               const Tensor& v, const std::vector<double>& slopes,
+                               const AttentionArgs& args) {
     at::AutoDispatchBelowADInplaceOrView guard;
     ctx->set_materialize_grads(false);
     auto [out, lse] = call_forward(q, k, v, SlopeList(slopes), args);
     ctx->save_for_backward({q, k, v, out, lse, core::value_or_undefined(args.mask),
-                            core::value_or_undefined(args.q_positions), core::value_or_undefined(args.k_positions)});
+                            core::value_or_undefined(args.q_positions),
+                            core::value_or_undefined(args.k_positions)});
     ctx->saved_data["slopes"] = slopes;
     save(ctx, args);
     return {out, lse};
@@ -151,8 +161,8 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     const AttentionArgs args = load(ctx, saved[5], saved[6], saved[7]);
     const std::vector<double> slopes = ctx->saved_data["slopes"].toDoubleVector();
     const Tensor grad_out = grads[0].defined() ? grads[0] : at::zeros_like(saved[3]);
-    auto [dq, dk, dv] = call_backward(grad_out, core::optional_of(grads[1]), saved[0], saved[1], saved[2], saved[3],
-                                      saved[4], SlopeList(slopes), args);
+    auto [dq, dk, dv] = call_backward(grad_out, core::optional_of(grads[1]), saved[0], saved[1],
+                                      saved[2], saved[3], saved[4], SlopeList(slopes), args);
     return {dq, dk, dv, Tensor(), Tensor()};
   }
 };
@@ -160,13 +170,14 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 struct AttentionTensorFunction : torch::autograd::Function<AttentionTensorFunction> {
   static constexpr bool is_traceable = true;
 
-  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
-                               const Tensor& slopes, const AttentionArgs& args) {
+  static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k,
+                               const Tensor& v, const Tensor& slopes, const AttentionArgs& args) {
     at::AutoDispatchBelowADInplaceOrView guard;
     ctx->set_materialize_grads(false);
     auto [out, lse] = call_forward(q, k, v, slopes, args);
     ctx->save_for_backward({q, k, v, out, lse, core::value_or_undefined(args.mask),
-                            core::value_or_undefined(args.q_positions), core::value_or_undefined(args.k_positions), slopes});
+                            core::value_or_undefined(args.q_positions),
+                            core::value_or_undefined(args.k_positions), slopes});
     save(ctx, args);
     return {out, lse};
   }
@@ -178,21 +189,24 @@ struct AttentionTensorFunction : torch::autograd::Function<AttentionTensorFuncti
     }
     const AttentionArgs args = load(ctx, saved[5], saved[6], saved[7]);
     const Tensor grad_out = grads[0].defined() ? grads[0] : at::zeros_like(saved[3]);
-    auto [dq, dk, dv, dslopes] = call_backward(grad_out, core::optional_of(grads[1]), saved[0], saved[1], saved[2], saved[3],
-                                               saved[4], saved[8], args);
+    auto [dq, dk, dv, dslopes] =
+        call_backward(grad_out, core::optional_of(grads[1]), saved[0], saved[1], saved[2], saved[3],
+                      saved[4], saved[8], args);
     return {dq, dk, dv, dslopes, Tensor()};
   }
 };
 
 template <typename Slopes>
-Pair composite_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes, const AttentionArgs& args) {
+Pair composite_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes,
+                       const AttentionArgs& args) {
   const auto guard = no_autocast();
   check_attention(kForward, q, k, v, args);
   check_slopes_of(kForward, q, slopes);
   return attention_composite(q, k, v, slope_tensor(q, slopes), args);
 }
 
-Pair attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes, POSENC_ATTENTION_ARGS) {
+Pair attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
+                        POSENC_ATTENTION_ARGS) {
   const AttentionArgs args = POSENC_MAKE_ARGS;
   if (core::needs_composite({q, k, v})) {
     return composite_forward(q, k, v, slopes, args);
@@ -205,8 +219,8 @@ Pair attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v, Slope
   return call_forward(q, k, v, slopes, args);
 }
 
-Pair attention_tensor_autograd(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slopes,
-                               POSENC_ATTENTION_ARGS) {
+Pair attention_tensor_autograd(const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& slopes, POSENC_ATTENTION_ARGS) {
   const AttentionArgs args = POSENC_MAKE_ARGS;
   if (core::needs_composite({q, k, v, slopes})) {
     return composite_forward(q, k, v, slopes, args);
@@ -219,27 +233,32 @@ Pair attention_tensor_autograd(const Tensor& q, const Tensor& k, const Tensor& v
   return call_forward(q, k, v, slopes, args);
 }
 
-// The backward's own derivative is that of the dense formula. out and lse count as functions of q, k, v (as which they were
-// saved), so no gradient goes to them.
-Grads backward_autograd(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const Tensor& out, const Tensor& lse, SlopeList slopes, POSENC_ATTENTION_REST) {
+// The backward's own derivative is that of the dense formula. out and lse count as functions of q,
+// k, v (as which they were saved), so no gradient goes to them.
+Grads backward_autograd(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
+                        const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                        SlopeList slopes, POSENC_ATTENTION_REST) {
   const AttentionArgs args = POSENC_MAKE_BACKWARD_ARGS;
   const Tensor dlse = core::value_or_undefined(grad_lse);
-  if (core::needs_composite({grad_out, dlse, q, k, v}) || core::wants_grad({grad_out, dlse, q, k, v})) {
+  if (core::needs_composite({grad_out, dlse, q, k, v}) ||
+      core::wants_grad({grad_out, dlse, q, k, v})) {
     const auto no_cast = no_autocast();
-    auto [dq, dk, dv, dslopes] = attention_backward_composite(grad_out, grad_lse, q, k, v, slope_tensor(q, slopes), args);
+    auto [dq, dk, dv, dslopes] =
+        attention_backward_composite(grad_out, grad_lse, q, k, v, slope_tensor(q, slopes), args);
     return {dq, dk, dv};
   }
   at::AutoDispatchBelowADInplaceOrView guard;
   return call_backward(grad_out, grad_lse, q, k, v, out, lse, slopes, args);
 }
 
-SlopeGrads backward_tensor_autograd(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& k,
-                                    const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& slopes,
+SlopeGrads backward_tensor_autograd(const Tensor& grad_out, const OptionalTensor& grad_lse,
+                                    const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const Tensor& out, const Tensor& lse, const Tensor& slopes,
                                     POSENC_ATTENTION_REST) {
   const AttentionArgs args = POSENC_MAKE_BACKWARD_ARGS;
   const Tensor dlse = core::value_or_undefined(grad_lse);
-  if (core::needs_composite({grad_out, dlse, q, k, v, slopes}) || core::wants_grad({grad_out, dlse, q, k, v, slopes})) {
+  if (core::needs_composite({grad_out, dlse, q, k, v, slopes}) ||
+      core::wants_grad({grad_out, dlse, q, k, v, slopes})) {
     const auto no_cast = no_autocast();
     return attention_backward_composite(grad_out, grad_lse, q, k, v, slopes, args);
   }
@@ -247,65 +266,78 @@ SlopeGrads backward_tensor_autograd(const Tensor& grad_out, const OptionalTensor
   return call_backward(grad_out, grad_lse, q, k, v, out, lse, slopes, args);
 }
 
-// ---- Composite, for torch.func and devices without a kernel ------------------------------------------------------------
+// ---- Composite, for torch.func and devices without a kernel
+// ------------------------------------------------------------
 
-Pair attention_fallback(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes, POSENC_ATTENTION_ARGS) {
+Pair attention_fallback(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
+                        POSENC_ATTENTION_ARGS) {
   return composite_forward(q, k, v, slopes, POSENC_MAKE_ARGS);
 }
 
-Pair attention_tensor_fallback(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slopes,
-                               POSENC_ATTENTION_ARGS) {
+Pair attention_tensor_fallback(const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& slopes, POSENC_ATTENTION_ARGS) {
   return composite_forward(q, k, v, slopes, POSENC_MAKE_ARGS);
 }
 
-Grads backward_fallback(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const Tensor&, const Tensor&, SlopeList slopes, POSENC_ATTENTION_REST) {
+Grads backward_fallback(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
+                        const Tensor& k, const Tensor& v, const Tensor&, const Tensor&,
+                        SlopeList slopes, POSENC_ATTENTION_REST) {
   const auto no_cast = no_autocast();
-  auto [dq, dk, dv, dslopes] =
-      attention_backward_composite(grad_out, grad_lse, q, k, v, slope_tensor(q, slopes), POSENC_MAKE_BACKWARD_ARGS);
+  auto [dq, dk, dv, dslopes] = attention_backward_composite(
+      grad_out, grad_lse, q, k, v, slope_tensor(q, slopes), POSENC_MAKE_BACKWARD_ARGS);
   return {dq, dk, dv};
 }
 
-SlopeGrads backward_tensor_fallback(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& k,
-                                    const Tensor& v, const Tensor&, const Tensor&, const Tensor& slopes,
+SlopeGrads backward_tensor_fallback(const Tensor& grad_out, const OptionalTensor& grad_lse,
+                                    const Tensor& q, const Tensor& k, const Tensor& v,
+                                    const Tensor&, const Tensor&, const Tensor& slopes,
                                     POSENC_ATTENTION_REST) {
   const auto no_cast = no_autocast();
-  return attention_backward_composite(grad_out, grad_lse, q, k, v, slopes, POSENC_MAKE_BACKWARD_ARGS);
+  return attention_backward_composite(grad_out, grad_lse, q, k, v, slopes,
+                                      POSENC_MAKE_BACKWARD_ARGS);
 }
 
-// ---- Meta -----------------------------------------------------------------------------------------------------------------
+// ---- Meta
+// -----------------------------------------------------------------------------------------------------------------
 
 template <typename Slopes>
-Pair meta_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes, const AttentionArgs& args) {
+Pair meta_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes,
+                  const AttentionArgs& args) {
   check_attention(kForward, q, k, v, args);
   check_slopes_of(kForward, q, slopes);
   return {empty_output(q, v), empty_lse(q)};
 }
 
-Pair attention_meta(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes, POSENC_ATTENTION_ARGS) {
+Pair attention_meta(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
+                    POSENC_ATTENTION_ARGS) {
   return meta_forward(q, k, v, slopes, POSENC_MAKE_ARGS);
 }
 
-Pair attention_tensor_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slopes, POSENC_ATTENTION_ARGS) {
+Pair attention_tensor_meta(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slopes,
+                           POSENC_ATTENTION_ARGS) {
   return meta_forward(q, k, v, slopes, POSENC_MAKE_ARGS);
 }
 
-Grads backward_meta(const Tensor&, const OptionalTensor&, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&,
-                    const Tensor&, SlopeList, POSENC_ATTENTION_REST) {
+Grads backward_meta(const Tensor&, const OptionalTensor&, const Tensor& q, const Tensor& k,
+                    const Tensor& v, const Tensor&, const Tensor&, SlopeList,
+                    POSENC_ATTENTION_REST) {
   check_attention(kBackward, q, k, v, POSENC_MAKE_BACKWARD_ARGS);
   return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
 }
 
-SlopeGrads backward_tensor_meta(const Tensor&, const OptionalTensor&, const Tensor& q, const Tensor& k, const Tensor& v,
-                                const Tensor&, const Tensor&, const Tensor& slopes, POSENC_ATTENTION_REST) {
+SlopeGrads backward_tensor_meta(const Tensor&, const OptionalTensor&, const Tensor& q,
+                                const Tensor& k, const Tensor& v, const Tensor&, const Tensor&,
+                                const Tensor& slopes, POSENC_ATTENTION_REST) {
   check_attention(kBackward, q, k, v, POSENC_MAKE_BACKWARD_ARGS);
   return {at::empty_like(q), at::empty_like(k), at::empty_like(v), at::empty_like(slopes)};
 }
 
-// ---- Autocast: q, k and v as scaled_dot_product_attention has them ---------------------------------------------------------
+// ---- Autocast: q, k and v as scaled_dot_product_attention has them
+// ---------------------------------------------------------
 
 template <c10::DeviceType device, typename Slopes>
-Pair cast_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes, const AttentionArgs& args) {
+Pair cast_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes,
+                  const AttentionArgs& args) {
   const auto guard = no_autocast();
   const auto dtype = at::autocast::get_autocast_dtype(device);
   const auto cast = [&](const Tensor& x) { return at::autocast::cached_cast(dtype, x, device); };
@@ -313,38 +345,45 @@ Pair cast_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slope
 }
 
 template <c10::DeviceType device>
-Pair attention_autocast(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes, POSENC_ATTENTION_ARGS) {
+Pair attention_autocast(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
+                        POSENC_ATTENTION_ARGS) {
   return cast_forward<device>(q, k, v, slopes, POSENC_MAKE_ARGS);
 }
 
 template <c10::DeviceType device>
-Pair attention_tensor_autocast(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slopes,
-                               POSENC_ATTENTION_ARGS) {
+Pair attention_tensor_autocast(const Tensor& q, const Tensor& k, const Tensor& v,
+                               const Tensor& slopes, POSENC_ATTENTION_ARGS) {
   return cast_forward<device>(q, k, v, slopes, POSENC_MAKE_ARGS);
 }
 
-// ---- CPU --------------------------------------------------------------------------------------------------------------------
+// ---- CPU
+// --------------------------------------------------------------------------------------------------------------------
 
 template <typename Slopes>
-Pair cpu_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes, const AttentionArgs& args) {
+Pair cpu_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes,
+                 const AttentionArgs& args) {
   check_attention(kForward, q, k, v, args);
   check_slopes_of(kForward, q, slopes);
   return attention_forward_cpu(q, k, v, cpu_slopes(slopes), args);
 }
 
-Pair attention_cpu(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes, POSENC_ATTENTION_ARGS) {
+Pair attention_cpu(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
+                   POSENC_ATTENTION_ARGS) {
   return cpu_forward(q, k, v, slopes, POSENC_MAKE_ARGS);
 }
 
-Pair attention_tensor_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slopes, POSENC_ATTENTION_ARGS) {
+Pair attention_tensor_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slopes,
+                          POSENC_ATTENTION_ARGS) {
   return cpu_forward(q, k, v, slopes, POSENC_MAKE_ARGS);
 }
 
-/// What the backward is handed beside the forward's arguments: shapes of the forward's outputs, q's dtype.
-void check_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& v,
-                    const Tensor& out, const Tensor& lse) {
+/// What the backward is handed beside the forward's arguments: shapes of the forward's outputs, q's
+/// dtype.
+void check_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
+                    const Tensor& v, const Tensor& out, const Tensor& lse) {
   const auto shape = [&](const char* name, const Tensor& x, at::IntArrayRef expected) {
-    TORCH_CHECK_VALUE(x.sizes() == expected, kBackward, ": expected ", name, " of shape ", expected, ", got ", x.sizes());
+    TORCH_CHECK_VALUE(x.sizes() == expected, kBackward, ": expected ", name, " of shape ", expected,
+                      ", got ", x.sizes());
   };
   const int64_t rows[4] = {q.size(0), q.size(1), q.size(2), v.size(3)};
   shape("grad_out", grad_out, rows);
@@ -356,40 +395,44 @@ void check_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, cons
 }
 
 template <typename Slopes>
-SlopeGrads cpu_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& k,
-                        const Tensor& v, const Tensor& out, const Tensor& lse, const Slopes& slopes,
-                        const AttentionArgs& args, bool want_slopes) {
+SlopeGrads cpu_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
+                        const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                        const Slopes& slopes, const AttentionArgs& args, bool want_slopes) {
   check_attention(kBackward, q, k, v, args);
   check_slopes_of(kBackward, q, slopes);
   check_backward(grad_out, grad_lse, q, v, out, lse);
-  return attention_backward_cpu(grad_out.to(q.scalar_type()), grad_lse, q, k, v, out.to(q.scalar_type()), lse,
-                                cpu_slopes(slopes), args, want_slopes);
+  return attention_backward_cpu(grad_out.to(q.scalar_type()), grad_lse, q, k, v,
+                                out.to(q.scalar_type()), lse, cpu_slopes(slopes), args,
+                                want_slopes);
 }
 
-Grads backward_cpu(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& k, const Tensor& v,
-                   const Tensor& out, const Tensor& lse, SlopeList slopes, POSENC_ATTENTION_REST) {
-  auto [dq, dk, dv, none] =
-      cpu_backward(grad_out, grad_lse, q, k, v, out, lse, slopes, POSENC_MAKE_BACKWARD_ARGS, /*want_slopes=*/false);
+Grads backward_cpu(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
+                   const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
+                   SlopeList slopes, POSENC_ATTENTION_REST) {
+  auto [dq, dk, dv, none] = cpu_backward(grad_out, grad_lse, q, k, v, out, lse, slopes,
+                                         POSENC_MAKE_BACKWARD_ARGS, /*want_slopes=*/false);
   return {dq, dk, dv};
 }
 
-SlopeGrads backward_tensor_cpu(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q, const Tensor& k,
-                               const Tensor& v, const Tensor& out, const Tensor& lse, const Tensor& slopes,
-                               POSENC_ATTENTION_REST) {
-  auto [dq, dk, dv, dslopes] =
-      cpu_backward(grad_out, grad_lse, q, k, v, out, lse, slopes, POSENC_MAKE_BACKWARD_ARGS, /*want_slopes=*/true);
+SlopeGrads backward_tensor_cpu(const Tensor& grad_out, const OptionalTensor& grad_lse,
+                               const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
+                               const Tensor& lse, const Tensor& slopes, POSENC_ATTENTION_REST) {
+  auto [dq, dk, dv, dslopes] = cpu_backward(grad_out, grad_lse, q, k, v, out, lse, slopes,
+                                            POSENC_MAKE_BACKWARD_ARGS, /*want_slopes=*/true);
   at::Tensor result = at::empty_like(slopes);
   result.copy_(dslopes);
   return {dq, dk, dv, result};
 }
 
-Tensor blocks_cpu(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes, POSENC_ATTENTION_ARGS) {
+Tensor blocks_cpu(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
+                  POSENC_ATTENTION_ARGS) {
   const AttentionArgs args = POSENC_MAKE_ARGS;
   check_attention("alibi_attention_blocks", q, k, v, args);
   check_slopes_of("alibi_attention_blocks", q, slopes);
   BlockCounts forward, backward;
   auto [out, lse] = attention_forward_cpu(q, k, v, cpu_slopes(slopes), args, &forward);
-  attention_backward_cpu(out, std::nullopt, q, k, v, out, lse, cpu_slopes(slopes), args, false, &backward);
+  attention_backward_cpu(out, std::nullopt, q, k, v, out, lse, cpu_slopes(slopes), args, false,
+                         &backward);
   Tensor counts = at::empty({4}, at::kLong);
   int64_t* data = counts.mutable_data_ptr<int64_t>();
   data[0] = forward.computed;
@@ -399,22 +442,26 @@ Tensor blocks_cpu(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList s
   return counts;
 }
 
-Tensor blocks_meta(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes, POSENC_ATTENTION_ARGS) {
+Tensor blocks_meta(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
+                   POSENC_ATTENTION_ARGS) {
   check_attention("alibi_attention_blocks", q, k, v, POSENC_MAKE_ARGS);
   check_slopes_of("alibi_attention_blocks", q, slopes);
   return at::empty({4}, q.options().dtype(at::kLong));
 }
 
-// ---- Key norms ------------------------------------------------------------------------------------------------------------------
+// ---- Key norms
+// ------------------------------------------------------------------------------------------------------------------
 
 void check_key_norms(const Tensor& k, const Tensor& v) {
   const char* op = "alibi_key_norms";
-  TORCH_CHECK_VALUE(k.dim() == 4 && v.dim() == 4, op, ": expected k and v of shape (B, Hkv, S, D), got ", k.sym_sizes(),
-                    " and ", v.sym_sizes());
+  TORCH_CHECK_VALUE(k.dim() == 4 && v.dim() == 4, op,
+                    ": expected k and v of shape (B, Hkv, S, D), got ", k.sym_sizes(), " and ",
+                    v.sym_sizes());
   core::check_floating(op, "k", k);
   core::check_same(op, "v", v, "k", k);
   TORCH_CHECK_VALUE(k.sym_sizes().slice(0, 3) == v.sym_sizes().slice(0, 3), op,
-                    ": expected k and v of equal batch, heads and length, got ", k.sym_sizes(), " and ", v.sym_sizes());
+                    ": expected k and v of equal batch, heads and length, got ", k.sym_sizes(),
+                    " and ", v.sym_sizes());
 }
 
 Tensor key_norms_kernel(const Tensor& k, const Tensor& v) {
@@ -424,8 +471,9 @@ Tensor key_norms_kernel(const Tensor& k, const Tensor& v) {
 
 Tensor key_norms_meta(const Tensor& k, const Tensor& v) {
   check_key_norms(k, v);
-  return at::empty_symint({k.sym_size(0), k.sym_size(1), (k.sym_size(2) + (kKeyBlock - 1)) / kKeyBlock},
-                          k.options().dtype(core::compute_dtype(k.scalar_type())));
+  return at::empty_symint(
+      {k.sym_size(0), k.sym_size(1), (k.sym_size(2) + (kKeyBlock - 1)) / kKeyBlock},
+      k.options().dtype(core::compute_dtype(k.scalar_type())));
 }
 
 Tensor key_norms_composite(const Tensor& k, const Tensor& v) {
@@ -455,20 +503,33 @@ Tensor key_norms_autograd(const Tensor& k, const Tensor& v) {
 TORCH_LIBRARY_FRAGMENT(posenc, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   const std::string rest =
-      "Tensor? mask=None, bool is_causal=False, float? scale=None, SymInt? offset=None, Tensor? q_positions=None, "
+      "Tensor? mask=None, bool is_causal=False, float? scale=None, SymInt? offset=None, Tensor? "
+      "q_positions=None, "
       "Tensor? k_positions=None";
   const std::string forward_rest = rest + ", Tensor? key_norms=None) -> ";
-  m.def(("alibi_attention(Tensor q, Tensor k, Tensor v, float[] slopes, " + forward_rest + "(Tensor out, Tensor lse)").c_str(),
+  m.def(("alibi_attention(Tensor q, Tensor k, Tensor v, float[] slopes, " + forward_rest +
+         "(Tensor out, Tensor lse)")
+            .c_str(),
         tags);
-  m.def(("alibi_attention.Tensor(Tensor q, Tensor k, Tensor v, Tensor slopes, " + forward_rest + "(Tensor out, Tensor lse)").c_str(),
+  m.def(("alibi_attention.Tensor(Tensor q, Tensor k, Tensor v, Tensor slopes, " + forward_rest +
+         "(Tensor out, Tensor lse)")
+            .c_str(),
         tags);
   const std::string backward =
       "Tensor grad_out, Tensor? grad_lse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, ";
-  m.def(("_alibi_attention_backward(" + backward + "float[] slopes, " + rest + ") -> (Tensor, Tensor, Tensor)").c_str(), tags);
-  m.def(("_alibi_attention_backward.Tensor(" + backward + "Tensor slopes, " + rest + ") -> (Tensor, Tensor, Tensor, Tensor)").c_str(),
+  m.def(("_alibi_attention_backward(" + backward + "float[] slopes, " + rest +
+         ") -> (Tensor, Tensor, Tensor)")
+            .c_str(),
+        tags);
+  m.def(("_alibi_attention_backward.Tensor(" + backward + "Tensor slopes, " + rest +
+         ") -> (Tensor, Tensor, Tensor, Tensor)")
+            .c_str(),
         tags);
   m.def("alibi_key_norms(Tensor k, Tensor v) -> Tensor", tags);
-  m.def(("alibi_attention_blocks(Tensor q, Tensor k, Tensor v, float[] slopes, " + forward_rest + "Tensor").c_str(), tags);
+  m.def(("alibi_attention_blocks(Tensor q, Tensor k, Tensor v, float[] slopes, " + forward_rest +
+         "Tensor")
+            .c_str(),
+        tags);
 }
 
 TORCH_LIBRARY_IMPL(posenc, CPU, m) {

@@ -1,5 +1,5 @@
-// The loops of alibi_attention, compiled once per instruction set. Pointers and numbers only; splitting the work among
-// threads and allocating is alibi_attention_cpu.cpp's.
+// The loops of alibi_attention, compiled once per instruction set. Pointers and numbers only;
+// splitting the work among threads and allocating is alibi_attention_cpu.cpp's.
 
 #include <posenc/attention/backward_tile.h>
 #include <posenc/attention/few_rows.h>
@@ -35,14 +35,24 @@ int64_t backward_scratch(const AttentionParams& p) {
 
 template <typename S>
 constexpr AttentionKernels kernels_of() {
-  return {&forward_scratch<S>,  &few_scratch<S>,    &backward_scratch<S>,         &scan_keys<S>,
-          &forward_tile<S, AlibiBias>, &few_rows<S, AlibiBias>, &merge_rows<S>, &backward_rows<S>,
-          &backward_begin<S>,   &backward_tile<S, AlibiBias>, &backward_add_dq<S>, &backward_end<S>};
+  return {&forward_scratch<S>,
+          &few_scratch<S>,
+          &backward_scratch<S>,
+          &scan_keys<S>,
+          &forward_tile<S, AlibiBias>,
+          &few_rows<S, AlibiBias>,
+          &merge_rows<S>,
+          &backward_rows<S>,
+          &backward_begin<S>,
+          &backward_tile<S, AlibiBias>,
+          &backward_add_dq<S>,
+          &backward_end<S>};
 }
 
 }  // namespace
 
 POSENC_DEFINE_ISA_TABLE(AttentionKernelTable, attention_kernels,
-                        {kernels_of<double>(), kernels_of<float>(), kernels_of<c10::BFloat16>(), kernels_of<c10::Half>()})
+                        {kernels_of<double>(), kernels_of<float>(), kernels_of<c10::BFloat16>(),
+                         kernels_of<c10::Half>()})
 
 }  // namespace posenc::attention

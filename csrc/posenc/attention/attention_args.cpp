@@ -11,21 +11,23 @@
 namespace posenc::attention {
 namespace {
 
-void check_positions(const char* op, const char* name, const std::optional<at::Tensor>& positions, const at::Tensor& q,
-                     const c10::SymInt& length) {
+void check_positions(const char* op, const char* name, const std::optional<at::Tensor>& positions,
+                     const at::Tensor& q, const c10::SymInt& length) {
   if (!positions.has_value()) {
     return;
   }
   const at::Tensor& p = *positions;
   const at::ScalarType dtype = p.scalar_type();
-  const bool exact = c10::isIntegralType(dtype, /*includeBool=*/false) || dtype == at::kFloat || dtype == at::kDouble;
-  TORCH_CHECK_TYPE(exact, op, ": expected ", name, " of an integer dtype, float32 or float64, got ", dtype);
-  TORCH_CHECK_VALUE(p.device() == q.device(), op, ": expected ", name, " on q's device ", q.device(), ", got ",
-                    p.device());
+  const bool exact = c10::isIntegralType(dtype, /*includeBool=*/false) || dtype == at::kFloat ||
+                     dtype == at::kDouble;
+  TORCH_CHECK_TYPE(exact, op, ": expected ", name, " of an integer dtype, float32 or float64, got ",
+                   dtype);
+  TORCH_CHECK_VALUE(p.device() == q.device(), op, ": expected ", name, " on q's device ",
+                    q.device(), ", got ", p.device());
   const bool good = (p.dim() == 1 || p.dim() == 2) && p.sym_size(-1) == length &&
                     (p.dim() == 1 || p.sym_size(0) == 1 || p.sym_size(0) == q.sym_size(0));
-  TORCH_CHECK_VALUE(good, op, ": expected ", name, " of shape (", length, "), (1, ", length, ") or (", q.sym_size(0),
-                    ", ", length, "), got ", p.sym_sizes());
+  TORCH_CHECK_VALUE(good, op, ": expected ", name, " of shape (", length, "), (1, ", length,
+                    ") or (", q.sym_size(0), ", ", length, "), got ", p.sym_sizes());
 }
 
 }  // namespace
@@ -44,14 +46,16 @@ void check_slopes(const char* op, const at::Tensor& q, int64_t count) {
 }
 
 void check_slopes(const char* op, const at::Tensor& q, const at::Tensor& slopes) {
-  TORCH_CHECK_TYPE(at::isFloatingType(slopes.scalar_type()), op, ": expected slopes of a floating dtype, got ",
-                   slopes.scalar_type());
-  TORCH_CHECK_VALUE(slopes.device() == q.device(), op, ": expected slopes on q's device ", q.device(), ", got ",
-                    slopes.device());
-  const bool good = (slopes.dim() == 1 || (slopes.dim() == 2 && slopes.sym_size(0) == q.sym_size(0))) &&
-                    slopes.sym_size(-1) == q.sym_size(1);
-  TORCH_CHECK_VALUE(good, op, ": expected slopes of shape (", q.sym_size(1), ") or (", q.sym_size(0), ", ",
-                    q.sym_size(1), "), one per query head, got ", slopes.sym_sizes());
+  TORCH_CHECK_TYPE(at::isFloatingType(slopes.scalar_type()), op,
+                   ": expected slopes of a floating dtype, got ", slopes.scalar_type());
+  TORCH_CHECK_VALUE(slopes.device() == q.device(), op, ": expected slopes on q's device ",
+                    q.device(), ", got ", slopes.device());
+  const bool good =
+      (slopes.dim() == 1 || (slopes.dim() == 2 && slopes.sym_size(0) == q.sym_size(0))) &&
+      slopes.sym_size(-1) == q.sym_size(1);
+  TORCH_CHECK_VALUE(good, op, ": expected slopes of shape (", q.sym_size(1), ") or (",
+                    q.sym_size(0), ", ", q.sym_size(1), "), one per query head, got ",
+                    slopes.sym_sizes());
 }
 
 void check_attention(const char* op, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -62,33 +66,40 @@ void check_attention(const char* op, const at::Tensor& q, const at::Tensor& k, c
   core::check_floating(op, "q", q);
   core::check_same(op, "k", k, "q", q);
   core::check_same(op, "v", v, "q", q);
-  TORCH_CHECK_VALUE(q.sym_size(3) >= 1 && v.sym_size(3) >= 1, op, ": expected head dimensions of at least 1, got q ",
-                    q.sym_sizes(), ", v ", v.sym_sizes());
+  TORCH_CHECK_VALUE(q.sym_size(3) >= 1 && v.sym_size(3) >= 1, op,
+                    ": expected head dimensions of at least 1, got q ", q.sym_sizes(), ", v ",
+                    v.sym_sizes());
   TORCH_CHECK_VALUE(k.sym_size(0) == q.sym_size(0) && k.sym_size(3) == q.sym_size(3), op,
-                    ": expected k of shape (", q.sym_size(0), ", Hkv, S, ", q.sym_size(3), ") for q of shape ",
-                    q.sym_sizes(), ", got ", k.sym_sizes());
-  TORCH_CHECK_VALUE(v.sym_size(0) == k.sym_size(0) && v.sym_size(1) == k.sym_size(1) && v.sym_size(2) == k.sym_size(2),
-                    op, ": expected v of shape (", k.sym_size(0), ", ", k.sym_size(1), ", ", k.sym_size(2),
-                    ", Dv) for k of shape ", k.sym_sizes(), ", got ", v.sym_sizes());
-  const bool grouped = k.sym_size(1) == q.sym_size(1) || (k.sym_size(1) > 0 && q.sym_size(1) % k.sym_size(1) == 0);
-  TORCH_CHECK_VALUE(grouped, op, ": expected a number of query heads that is a multiple of the ", k.sym_size(1),
-                    " key heads, got ", q.sym_size(1));
+                    ": expected k of shape (", q.sym_size(0), ", Hkv, S, ", q.sym_size(3),
+                    ") for q of shape ", q.sym_sizes(), ", got ", k.sym_sizes());
+  TORCH_CHECK_VALUE(v.sym_size(0) == k.sym_size(0) && v.sym_size(1) == k.sym_size(1) &&
+                        v.sym_size(2) == k.sym_size(2),
+                    op, ": expected v of shape (", k.sym_size(0), ", ", k.sym_size(1), ", ",
+                    k.sym_size(2), ", Dv) for k of shape ", k.sym_sizes(), ", got ", v.sym_sizes());
+  const bool grouped =
+      k.sym_size(1) == q.sym_size(1) || (k.sym_size(1) > 0 && q.sym_size(1) % k.sym_size(1) == 0);
+  TORCH_CHECK_VALUE(grouped, op, ": expected a number of query heads that is a multiple of the ",
+                    k.sym_size(1), " key heads, got ", q.sym_size(1));
   if (args.mask.has_value()) {
-    bias::check_mask(op, *args.mask, q.sym_size(0), q.sym_size(1), q.sym_size(2), k.sym_size(2), q.device());
+    bias::check_mask(op, *args.mask, q.sym_size(0), q.sym_size(1), q.sym_size(2), k.sym_size(2),
+                     q.device());
   }
   check_positions(op, "q_positions", args.q_positions, q, q.sym_size(2));
   check_positions(op, "k_positions", args.k_positions, q, k.sym_size(2));
-  TORCH_CHECK_VALUE(!args.offset.has_value() || !args.q_positions.has_value(), op,
-                    ": expected offset or q_positions, not both: q_positions are absolute, got offset ", *args.offset);
+  TORCH_CHECK_VALUE(
+      !args.offset.has_value() || !args.q_positions.has_value(), op,
+      ": expected offset or q_positions, not both: q_positions are absolute, got offset ",
+      *args.offset);
   if (args.key_norms.has_value()) {
     const at::Tensor& norms = *args.key_norms;
     const c10::SymInt blocks = (k.sym_size(2) + (kKeyBlock - 1)) / kKeyBlock;
-    TORCH_CHECK_TYPE(at::isFloatingType(norms.scalar_type()), op, ": expected key_norms of a floating dtype, got ",
-                     norms.scalar_type());
-    const bool good = norms.dim() == 3 && norms.sym_size(0) == k.sym_size(0) && norms.sym_size(1) == k.sym_size(1) &&
-                      norms.sym_size(2) == blocks;
-    TORCH_CHECK_VALUE(good, op, ": expected key_norms of shape (", k.sym_size(0), ", ", k.sym_size(1), ", ", blocks,
-                      "), one per block of ", kKeyBlock, " keys, got ", norms.sym_sizes());
+    TORCH_CHECK_TYPE(at::isFloatingType(norms.scalar_type()), op,
+                     ": expected key_norms of a floating dtype, got ", norms.scalar_type());
+    const bool good = norms.dim() == 3 && norms.sym_size(0) == k.sym_size(0) &&
+                      norms.sym_size(1) == k.sym_size(1) && norms.sym_size(2) == blocks;
+    TORCH_CHECK_VALUE(good, op, ": expected key_norms of shape (", k.sym_size(0), ", ",
+                      k.sym_size(1), ", ", blocks, "), one per block of ", kKeyBlock, " keys, got ",
+                      norms.sym_sizes());
   }
 }
 
@@ -96,7 +107,8 @@ at::Tensor empty_output(const at::Tensor& q, const at::Tensor& v) {
   if (q.sym_size(3) == v.sym_size(3)) {
     return at::empty_like(q);
   }
-  return at::empty_symint({q.sym_size(0), q.sym_size(1), q.sym_size(2), v.sym_size(3)}, q.options());
+  return at::empty_symint({q.sym_size(0), q.sym_size(1), q.sym_size(2), v.sym_size(3)},
+                          q.options());
 }
 
 at::Tensor empty_lse(const at::Tensor& q) {

@@ -1,6 +1,7 @@
 #pragma once
 
-// The arguments of alibi_attention beside q, k, v and the slopes, and the checks of all; shared by Meta, CPU, Autograd.
+// The arguments of alibi_attention beside q, k, v and the slopes, and the checks of all; shared by
+// Meta, CPU, Autograd.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
@@ -20,8 +21,8 @@ struct AttentionArgs {
   c10::SymInt offset_of(const at::Tensor& q, const at::Tensor& k) const;
 };
 
-/// Checks everything but the slopes' values. Works on symbolic sizes. ValueError and TypeError name the operator, what
-/// was expected and what came.
+/// Checks everything but the slopes' values. Works on symbolic sizes. ValueError and TypeError name
+/// the operator, what was expected and what came.
 void check_attention(const char* op, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      const AttentionArgs& args);
 
@@ -30,8 +31,8 @@ void check_slopes(const char* op, const at::Tensor& q, int64_t count);
 /// Slopes as a tensor: (H) or (B, H), floating point.
 void check_slopes(const char* op, const at::Tensor& q, const at::Tensor& slopes);
 
-/// An empty output of the operator, (B, H, L, v's width): laid out as q where their widths agree, so that a (B, L, H, D)
-/// model gets its heads back next to each other.
+/// An empty output of the operator, (B, H, L, v's width): laid out as q where their widths agree,
+/// so that a (B, L, H, D) model gets its heads back next to each other.
 at::Tensor empty_output(const at::Tensor& q, const at::Tensor& v);
 /// An empty (B, H, L) in the compute type.
 at::Tensor empty_lse(const at::Tensor& q);

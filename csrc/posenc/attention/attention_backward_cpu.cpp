@@ -14,9 +14,10 @@
 namespace posenc::attention {
 namespace {
 
-/// Keeps additions to dq in order. Every task of a pair passes all its tiles in turn, and passes a tile only after the task
-/// before it has: so each tile gets its parts in the order of the keys, whatever the threads do, and the sum is the
-/// same each time. Tasks are handed out in that order, so the one waited for is running or done.
+/// Keeps additions to dq in order. Every task of a pair passes all its tiles in turn, and passes a
+/// tile only after the task before it has: so each tile gets its parts in the order of the keys,
+/// whatever the threads do, and the sum is the same each time. Tasks are handed out in that order,
+/// so the one waited for is running or done.
 class Turns {
  public:
   Turns(int64_t pairs, int64_t tasks) : tasks_(tasks), passed_(pairs * tasks) {}
@@ -40,9 +41,7 @@ class Turns {
     passed_[pair * tasks_ + task].store(tile + 1, std::memory_order_release);
   }
 
-  void fail() {
-    failed_ = true;
-  }
+  void fail() { failed_ = true; }
 
  private:
   int64_t tasks_;
@@ -51,7 +50,8 @@ class Turns {
 };
 
 /// What a tile may see, for the count of blocks.
-int64_t possible_blocks(const AttentionParams& p, int64_t batch, const TileStats& tile, int64_t first) {
+int64_t possible_blocks(const AttentionParams& p, int64_t batch, const TileStats& tile,
+                        int64_t first) {
   int64_t count = 0;
   for (int64_t block = first; block < std::min(first + kTaskBlocks, p.key_blocks); ++block) {
     count += !p.causal || block_first(p, batch, block) <= tile.last;
@@ -62,9 +62,9 @@ int64_t possible_blocks(const AttentionParams& p, int64_t batch, const TileStats
 }  // namespace
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward_cpu(
-    const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_lse, const at::Tensor& q, const at::Tensor& k,
-    const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, const at::Tensor& slopes,
-    const AttentionArgs& args, bool want_slopes, BlockCounts* counts) {
+    const at::Tensor& grad_out, const std::optional<at::Tensor>& grad_lse, const at::Tensor& q,
+    const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
+    const at::Tensor& slopes, const AttentionArgs& args, bool want_slopes, BlockCounts* counts) {
   const at::ScalarType dtype = core::compute_dtype(q.scalar_type());
   at::Tensor grad_slopes = want_slopes ? at::zeros_like(slopes) : at::Tensor();
   if (lse.numel() == 0 || k.size(2) == 0) {
@@ -104,7 +104,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward_cp
   const bool widened = dq.scalar_type() != dtype;
   const int64_t pair_rows = p.group * p.q_len;
   const int64_t phase =
-      widened ? std::clamp<int64_t>(kPhaseBytes / (pair_rows * p.head_dim * s.element), 1, s.pairs) : s.pairs;
+      widened ? std::clamp<int64_t>(kPhaseBytes / (pair_rows * p.head_dim * s.element), 1, s.pairs)
+              : s.pairs;
   at::Tensor wide;
   if (widened) {
     wide = at::empty({phase * pair_rows, p.head_dim}, q.options().dtype(dtype));
@@ -115,22 +116,25 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward_cp
   const int64_t scratch_bytes = s.kernels->backward_scratch(p);
   const double row_work = static_cast<double>(s.pairs) * pair_rows * (p.head_dim + p.v_dim);
   const double key_work = static_cast<double>(s.pairs) * p.k_len * (p.head_dim + p.v_dim);
-  share_tasks(s.pairs * p.key_blocks, 8 * key_work, scratch_bytes, [&](int64_t task, void* scratch) {
-    s.kernels->scan_keys(p, task / p.key_blocks, task % p.key_blocks, scratch);
-  });
+  share_tasks(s.pairs * p.key_blocks, 8 * key_work, scratch_bytes,
+              [&](int64_t task, void* scratch) {
+                s.kernels->scan_keys(p, task / p.key_blocks, task % p.key_blocks, scratch);
+              });
   for (int64_t pair = 0; pair < s.pairs; ++pair) {
     s.accumulate_norms(pair);
   }
-  share_tasks(s.pairs * tiling.count, 8 * row_work, scratch_bytes, [&](int64_t task, void* scratch) {
-    s.kernels->backward_rows(p, task / tiling.count, task % tiling.count, scratch);
-  });
+  share_tasks(s.pairs * tiling.count, 8 * row_work, scratch_bytes,
+              [&](int64_t task, void* scratch) {
+                s.kernels->backward_rows(p, task / tiling.count, task % tiling.count, scratch);
+              });
 
   std::atomic<int64_t> computed{0}, total{0};
   for (int64_t first = 0; first < s.pairs; first += phase) {
     const int64_t pairs = std::min(phase, s.pairs - first);
     if (widened) {
       wide.zero_();
-      // Addressed with absolute batch and head: (batch, head, row) lies at ((batch·heads + head) − first·group)·q_len + row.
+      // Addressed with absolute batch and head: (batch, head, row) lies at ((batch·heads + head) −
+      // first·group)·q_len + row.
       float* base = static_cast<float*>(wide.mutable_data_ptr());
       p.grad_q_strides = {p.heads * p.q_len * p.head_dim, p.q_len * p.head_dim, p.head_dim, 1};
       p.grad_q = base;
@@ -158,7 +162,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward_cp
           turns.pass(local, task, tile);
           computed += blocks;
           if (counts != nullptr) {
-            total += possible_blocks(p, pair / p.kv_heads, tile_stats[pair * tiling.count + tile], block);
+            total += possible_blocks(p, pair / p.kv_heads, tile_stats[pair * tiling.count + tile],
+                                     block);
           }
         }
         s.kernels->backward_end(p, pair, block, scratch);
@@ -169,7 +174,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> attention_backward_cp
     });
     if (widened) {
       // Pairs are (batch, kv head) in order, so their rows are those of (batch·heads) in order.
-      const at::Tensor rows = wide.narrow(0, 0, pairs * pair_rows).view({pairs * p.group, p.q_len, p.head_dim});
+      const at::Tensor rows =
+          wide.narrow(0, 0, pairs * pair_rows).view({pairs * p.group, p.q_len, p.head_dim});
       for (int64_t n = 0; n < pairs * p.group; ++n) {
         const int64_t head = first * p.group + n;
         dq.select(0, head / p.heads).select(0, head % p.heads).copy_(rows.select(0, n));

@@ -19,12 +19,11 @@ constexpr int64_t kMaxRows = 128;
 constexpr int64_t kRowPad = 16;
 /// Key blocks whose dk and dv one task of the backward makes.
 constexpr int64_t kTaskBlocks = 4;
-/// Up to this many query rows (of all heads of a group) the keys are read once, row by row, without tiles.
+/// Up to this many query rows (of all heads of a group) the keys are read once, row by row, without
+/// tiles.
 constexpr int64_t kFewRows = 16;
 
-inline int64_t divide_up(int64_t a, int64_t b) {
-  return (a + b - 1) / b;
-}
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// Strides in elements; `row` is the query or key axis, `last` the channel (the key, for a mask).
 struct Strides {
@@ -61,13 +60,15 @@ struct AttentionParams {
   const double* k_pos;  ///< (batch or 1, k_len); nullptr: j
   int64_t q_pos_batch, k_pos_batch;
   double offset;
-  const double *k_pos_min, *k_pos_max;  ///< with k_pos: its range in each block, (batch or 1, key_blocks)
+  const double *k_pos_min,
+      *k_pos_max;  ///< with k_pos: its range in each block, (batch or 1, key_blocks)
   int64_t k_range_batch;
 
   bool causal;
   double scale;
   bias::AlibiBias bias;
-  double log_epsilon;  ///< log of the softmax mass that a row may lose by skipping; −infinity: skip nothing
+  double log_epsilon;  ///< log of the softmax mass that a row may lose by skipping; −infinity: skip
+                       ///< nothing
 
   KeyStats stats;
   GemmFn<float> gemm_f32;
@@ -78,8 +79,9 @@ struct AttentionParams {
   void* out;
   Strides out_strides;
   void* lse;  ///< (batch, heads, q_len) contiguous, the compute type
-  /// Copies of the keys and values of the (batch, kv head) pairs [first_pair, …) of the running phase, in the compute
-  /// type, zeros past the end. Where k can be read in place (k_in_place), only the last, short block is copied.
+  /// Copies of the keys and values of the (batch, kv head) pairs [first_pair, …) of the running
+  /// phase, in the compute type, zeros past the end. Where k can be read in place (k_in_place),
+  /// only the last, short block is copied.
   void* packed_k;  ///< (pair, blocks, kKeyBlock, head_dim); (pair, 1, …) where k is read in place
   void* packed_v;  ///< (pair, blocks, v_dim, kKeyBlock): transposed
   bool k_in_place;
@@ -93,32 +95,30 @@ struct AttentionParams {
   Strides grad_out_strides, out_in_strides;
   const void* grad_lse;  ///< contiguous as lse, or nullptr
   const void* lse_in;
-  void* delta;             ///< (batch, heads, q_len) Σ dO·O − dlse, the compute type
-  double* reach;           ///< (batch, heads, q_len) |scale|·‖q‖; infinite where q or dO is not finite
+  void* delta;    ///< (batch, heads, q_len) Σ dO·O − dlse, the compute type
+  double* reach;  ///< (batch, heads, q_len) |scale|·‖q‖; infinite where q or dO is not finite
   void *grad_q, *grad_k, *grad_v;
   Strides grad_k_strides, grad_v_strides;
   Strides grad_q_strides;  ///< of grad_q, whose type is the compute type and which starts as zeros
   int64_t grad_q_shift;    ///< elements before grad_q that belong to pairs of earlier phases
-  double* grad_slope;  ///< (batch, heads, tasks of a pair), or nullptr
-  TileStats* tile_stats;  ///< (batch, kv heads, tiles)
+  double* grad_slope;      ///< (batch, heads, tasks of a pair), or nullptr
+  TileStats* tile_stats;   ///< (batch, kv heads, tiles)
   /// @}
 };
 
-inline int64_t padded(int64_t rows) {
-  return divide_up(rows, kRowPad) * kRowPad;
-}
+inline int64_t padded(int64_t rows) { return divide_up(rows, kRowPad) * kRowPad; }
 
-/// Query rows of one (batch, kv head) that are worked on together: heads [head, head + heads) of the group times
-/// queries [query, query + queries). Row r is (head + r / queries, query + r % queries).
+/// Query rows of one (batch, kv head) that are worked on together: heads [head, head + heads) of
+/// the group times queries [query, query + queries). Row r is (head + r / queries, query + r %
+/// queries).
 struct Tile {
   int64_t head, heads, query, queries;
 
-  int64_t rows() const {
-    return heads * queries;
-  }
+  int64_t rows() const { return heads * queries; }
 };
 
-/// How the rows of one group are cut into tiles: one head each where there are enough queries, else several.
+/// How the rows of one group are cut into tiles: one head each where there are enough queries, else
+/// several.
 struct Tiling {
   int64_t group, q_len, queries, heads, per_head, count;
 
@@ -137,9 +137,7 @@ struct Tiling {
     return t;
   }
 
-  int64_t max_rows() const {
-    return padded(queries * heads);
-  }
+  int64_t max_rows() const { return padded(queries * heads); }
 
   Tile at(int64_t index) const {
     Tile tile{};
@@ -155,7 +153,8 @@ struct Tiling {
 struct Visit {
   int32_t block;
   int32_t side;     ///< −1: all its keys before all the queries, 1: behind all, 0: neither
-  double far_norm;  ///< the largest key norm from here on, on this side; infinite where that is unknown
+  double far_norm;  ///< the largest key norm from here on, on this side; infinite where that is
+                    ///< unknown
 };
 
 /// Fetches a position as the operator defines it.
@@ -182,15 +181,17 @@ struct AttentionKernels {
   int64_t (*few_scratch)(const AttentionParams&);
   int64_t (*backward_scratch)(const AttentionParams&);
 
-  /// Fills stats.norm of one block, and the copies where there is a place for them. v may be nullptr.
+  /// Fills stats.norm of one block, and the copies where there is a place for them. v may be
+  /// nullptr.
   void (*scan_keys)(const AttentionParams&, int64_t pair, int64_t block, void* scratch);
 
   /// One tile of the output. Returns how many blocks it computed.
   int64_t (*forward_tile)(const AttentionParams&, int64_t pair, const Tile&, const Visit*,
                           int64_t visits, void* scratch);
 
-  /// All rows of a (batch, kv head) against the visited keys: row maximum, sum and weighted values (rows × (2 +
-  /// v_dim), the compute type) for merge_rows. `seed` is the nearest block, whose scores bound the maximum from below.
+  /// All rows of a (batch, kv head) against the visited keys: row maximum, sum and weighted values
+  /// (rows × (2 + v_dim), the compute type) for merge_rows. `seed` is the nearest block, whose
+  /// scores bound the maximum from below.
   int64_t (*few_rows)(const AttentionParams&, int64_t pair, const Visit*, int64_t visits,
                       int64_t seed, void* partial, void* scratch);
   void (*merge_rows)(const AttentionParams&, int64_t pair, const void* partials, int64_t parts);
@@ -199,7 +200,8 @@ struct AttentionKernels {
   void (*backward_rows)(const AttentionParams&, int64_t pair, int64_t tile_index, void* scratch);
   /// Loads the keys of a task (kTaskBlocks blocks from `first`) and clears its gradients.
   void (*backward_begin)(const AttentionParams&, int64_t pair, int64_t first, void* scratch);
-  /// Adds one tile's part to dk and dv; its part of dq stays in the scratch. Returns how many blocks it computed.
+  /// Adds one tile's part to dk and dv; its part of dq stays in the scratch. Returns how many
+  /// blocks it computed.
   int64_t (*backward_tile)(const AttentionParams&, int64_t pair, int64_t first, int64_t tile_index,
                            void* scratch);
   void (*backward_add_dq)(const AttentionParams&, int64_t pair, int64_t tile_index, void* scratch);

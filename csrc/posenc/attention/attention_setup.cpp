@@ -34,8 +34,8 @@ Strides strides_of(const at::Tensor& t) {
   return {t.stride(0), t.stride(1), t.stride(2), t.stride(3)};
 }
 
-Setup::Setup(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& slopes_in,
-             const AttentionArgs& args)
+Setup::Setup(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+             const at::Tensor& slopes_in, const AttentionArgs& args)
     : slopes(slopes_in) {
   AttentionParams& p = params;
   p.batch = q.size(0);
@@ -105,7 +105,8 @@ Setup::Setup(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, cons
 void Setup::accumulate_norms(int64_t pair) {
   const int64_t blocks = params.key_blocks;
   const double* norm = params.stats.norm + pair * blocks;
-  double *left = params.stats.left_max + pair * blocks, *right = params.stats.right_max + pair * blocks;
+  double *left = params.stats.left_max + pair * blocks,
+         *right = params.stats.right_max + pair * blocks;
   double most = 0;
   for (int64_t block = 0; block < blocks; ++block) {
     left[block] = most = std::max(most, norm[block]);
@@ -118,7 +119,8 @@ void Setup::accumulate_norms(int64_t pair) {
 
 PositionRange query_range(const AttentionParams& p, int64_t batch, const Tile& tile) {
   if (p.q_pos == nullptr) {
-    return {query_position(p, batch, tile.query), query_position(p, batch, tile.query + tile.queries - 1)};
+    return {query_position(p, batch, tile.query),
+            query_position(p, batch, tile.query + tile.queries - 1)};
   }
   PositionRange range{kInfinity, -kInfinity};
   for (int64_t i = tile.query; i < tile.query + tile.queries; ++i) {
@@ -131,11 +133,12 @@ PositionRange query_range(const AttentionParams& p, int64_t batch, const Tile& t
 
 namespace {
 
-void visit_consecutive(const AttentionParams& p, int64_t pair, const PositionRange& queries, bool norms_known,
-                       std::vector<Visit>& visits) {
+void visit_consecutive(const AttentionParams& p, int64_t pair, const PositionRange& queries,
+                       bool norms_known, std::vector<Visit>& visits) {
   const int64_t batch = pair / p.kv_heads, blocks = p.key_blocks;
   const auto block_of = [&](double position) {
-    return static_cast<int64_t>(std::clamp(std::floor(position / kKeyBlock), 0.0, static_cast<double>(blocks - 1)));
+    return static_cast<int64_t>(
+        std::clamp(std::floor(position / kKeyBlock), 0.0, static_cast<double>(blocks - 1)));
   };
   const auto visit = [&](int64_t block) {
     const double first = block_first(p, batch, block), last = block_last(p, batch, block);
@@ -144,9 +147,11 @@ void visit_consecutive(const AttentionParams& p, int64_t pair, const PositionRan
     }
     const int64_t index = pair * blocks + block;
     if (last < queries.first) {
-      visits.push_back({static_cast<int32_t>(block), -1, norms_known ? p.stats.left_max[index] : kInfinity});
+      visits.push_back(
+          {static_cast<int32_t>(block), -1, norms_known ? p.stats.left_max[index] : kInfinity});
     } else if (first > queries.last) {
-      visits.push_back({static_cast<int32_t>(block), 1, norms_known ? p.stats.right_max[index] : kInfinity});
+      visits.push_back(
+          {static_cast<int32_t>(block), 1, norms_known ? p.stats.right_max[index] : kInfinity});
     } else {
       visits.push_back({static_cast<int32_t>(block), 0, kInfinity});
     }
@@ -161,15 +166,16 @@ void visit_consecutive(const AttentionParams& p, int64_t pair, const PositionRan
   }
   while (left >= 0 || right < blocks) {
     const double to_left = left >= 0 ? queries.first - block_last(p, batch, left) : kInfinity;
-    const double to_right = right < blocks ? block_first(p, batch, right) - queries.last : kInfinity;
+    const double to_right =
+        right < blocks ? block_first(p, batch, right) - queries.last : kInfinity;
     visit(to_left <= to_right ? left-- : right++);
   }
 }
 
 }  // namespace
 
-int64_t make_visits(const AttentionParams& p, int64_t pair, const PositionRange& queries, bool norms_known,
-                    std::vector<Visit>& visits) {
+int64_t make_visits(const AttentionParams& p, int64_t pair, const PositionRange& queries,
+                    bool norms_known, std::vector<Visit>& visits) {
   visits.clear();
   if (p.q_pos == nullptr && p.k_pos == nullptr) {
     visit_consecutive(p, pair, queries, norms_known, visits);

@@ -14,8 +14,8 @@ namespace posenc::attention {
 struct Setup {
   AttentionParams params{};
   const AttentionKernels* kernels = nullptr;
-  int64_t pairs = 0;         ///< (batch, kv head)
-  int64_t element = 4;       ///< bytes of the compute type
+  int64_t pairs = 0;    ///< (batch, kv head)
+  int64_t element = 4;  ///< bytes of the compute type
   at::Tensor slopes, mask, q_positions, k_positions;
   std::vector<double> position_ranges, stats;
 
@@ -30,7 +30,8 @@ struct Setup {
 /// Strides of a (B, H, L, D) tensor.
 Strides strides_of(const at::Tensor& t);
 
-/// How much scratch all copies of a phase may take together. Beyond it the pairs are worked on in several phases.
+/// How much scratch all copies of a phase may take together. Beyond it the pairs are worked on in
+/// several phases.
 constexpr int64_t kPhaseBytes = int64_t{32} << 20;
 
 /// The range of the query positions of a tile.
@@ -40,7 +41,7 @@ struct PositionRange {
 PositionRange query_range(const AttentionParams& p, int64_t batch, const Tile& tile);
 
 /// The key blocks that queries in a range of positions may see, nearest first. Returns how many.
-int64_t make_visits(const AttentionParams& p, int64_t pair, const PositionRange& queries, bool norms_known,
-                    std::vector<Visit>& visits);
+int64_t make_visits(const AttentionParams& p, int64_t pair, const PositionRange& queries,
+                    bool norms_known, std::vector<Visit>& visits);
 
 }  // namespace posenc::attention

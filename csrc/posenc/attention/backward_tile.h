@@ -1,7 +1,8 @@
 #pragma once
 
-// The backward. A task owns kTaskBlocks blocks of keys and goes over the tiles: dk and dv grow in its scratch, a tile's
-// dq is handed over by backward_add_dq. As in the forward, scores are (key × row). For *_simd.cpp only.
+// The backward. A task owns kTaskBlocks blocks of keys and goes over the tiles: dk and dv grow in
+// its scratch, a tile's dq is handed over by backward_add_dq. As in the forward, scores are (key ×
+// row). For *_simd.cpp only.
 
 #include <posenc/attention/tile_rows.h>
 
@@ -12,11 +13,11 @@ template <typename T>
 struct BackwardScratch {
   Rows<T> rows;
   KeepTile<T> keep;
-  T *q, *q_t, *go, *go_t;        ///< queries and dO of the tile, as rows and transposed
-  T *scores, *grad_scores;       ///< become weights P and dS
-  T *lse, *delta, *slope_sum;    ///< per row
+  T *q, *q_t, *go, *go_t;      ///< queries and dO of the tile, as rows and transposed
+  T *scores, *grad_scores;     ///< become weights P and dS
+  T *lse, *delta, *slope_sum;  ///< per row
   T *rel_key, *dq_t, *staging;
-  T *k, *k_t, *v, *dk, *dv;      ///< of the task
+  T *k, *k_t, *v, *dk, *dv;  ///< of the task
 
   BackwardScratch(const AttentionParams& p, Arena& arena) {
     const int64_t width = Tiling::of(p).max_rows(), keys = kTaskBlocks * kKeyBlock;
@@ -57,8 +58,10 @@ void backward_rows(const AttentionParams& p, int64_t pair, int64_t tile_index, v
     const int64_t head = rows.kv_head * p.group + rows.head(r), i = rows.query(r);
     const int64_t index = (rows.batch * p.heads + head) * p.q_len + i;
     load_row(row_of<S>(p.q, p.q_strides, rows.batch, head, i), p.q_strides.last, a, p.head_dim);
-    load_row(row_of<S>(p.grad_out, p.grad_out_strides, rows.batch, head, i), p.grad_out_strides.last, b, p.v_dim);
-    load_row(row_of<S>(p.out_in, p.out_in_strides, rows.batch, head, i), p.out_in_strides.last, c, p.v_dim);
+    load_row(row_of<S>(p.grad_out, p.grad_out_strides, rows.batch, head, i),
+             p.grad_out_strides.last, b, p.v_dim);
+    load_row(row_of<S>(p.out_in, p.out_in_strides, rows.batch, head, i), p.out_in_strides.last, c,
+             p.v_dim);
     T delta = dot(b, c, p.v_dim);
     if (p.grad_lse != nullptr) {
       delta -= static_cast<const T*>(p.grad_lse)[index];
@@ -68,10 +71,13 @@ void backward_rows(const AttentionParams& p, int64_t pair, int64_t tile_index, v
     reach = all_finite(b, p.v_dim) ? reach : kInfinity;
     p.reach[index] = reach;
     const T lse = static_cast<const T*>(p.lse_in)[index];
-    const double below = lse != lse ? -kInfinity : lse == -kInfinity ? kInfinity : static_cast<double>(lse);
+    const double below = lse != lse          ? -kInfinity
+                         : lse == -kInfinity ? kInfinity
+                                             : static_cast<double>(lse);
     stats.reach = reach > stats.reach ? reach : stats.reach;
     stats.lse = below < stats.lse ? below : stats.lse;
-    stats.coefficient = rows.coefficient[r] >= stats.coefficient ? stats.coefficient : rows.coefficient[r];
+    stats.coefficient =
+        rows.coefficient[r] >= stats.coefficient ? stats.coefficient : rows.coefficient[r];
     stats.first = rows.position[r] < stats.first ? rows.position[r] : stats.first;
     stats.last = rows.position[r] > stats.last ? rows.position[r] : stats.last;
   }
@@ -89,7 +95,8 @@ void backward_begin(const AttentionParams& p, int64_t pair, int64_t first, void*
     T* k = s.k + n * kKeyBlock * p.head_dim;
     load_block<S>(p.k, p.k_strides, batch, kv_head, first + n, keys, p.head_dim, k);
     transpose(k, p.head_dim, kKeyBlock, p.head_dim, s.k_t + n * kKeyBlock * p.head_dim, kKeyBlock);
-    load_block<S>(p.v, p.v_strides, batch, kv_head, first + n, keys, p.v_dim, s.v + n * kKeyBlock * p.v_dim);
+    load_block<S>(p.v, p.v_strides, batch, kv_head, first + n, keys, p.v_dim,
+                  s.v + n * kKeyBlock * p.v_dim);
   }
   fill(s.dk, T(0), kTaskBlocks * kKeyBlock * p.head_dim);
   fill(s.dv, T(0), kTaskBlocks * kKeyBlock * p.v_dim);
@@ -110,21 +117,24 @@ void load_tile(const AttentionParams& p, BackwardScratch<T>& s) {
     }
     const int64_t head = rows.kv_head * p.group + rows.head(r), i = rows.query(r);
     load_row(row_of<S>(p.q, p.q_strides, rows.batch, head, i), p.q_strides.last, q, p.head_dim);
-    load_row(row_of<S>(p.grad_out, p.grad_out_strides, rows.batch, head, i), p.grad_out_strides.last, go, p.v_dim);
+    load_row(row_of<S>(p.grad_out, p.grad_out_strides, rows.batch, head, i),
+             p.grad_out_strides.last, go, p.v_dim);
     s.delta[r] = static_cast<const T*>(p.delta)[(rows.batch * p.heads + head) * p.q_len + i];
   }
   transpose(s.q, p.head_dim, rows.width, p.head_dim, s.q_t, rows.width);
   transpose(s.go, p.v_dim, rows.width, p.v_dim, s.go_t, rows.width);
 }
 
-/// Scores and dP of a block become weights P and dS = P·(dP − delta); slope_sum gathers Σ dS·d(bias)/d(coefficient).
+/// Scores and dP of a block become weights P and dS = P·(dP − delta); slope_sum gathers Σ
+/// dS·d(bias)/d(coefficient).
 template <Keep keep, class Bias, bool slopes, typename T>
 void gradient_block(BackwardScratch<T>& s, int64_t keys, T scale) {
   const Rows<T>& rows = s.rows;
   const int64_t width = rows.width;
   const Vec<T> zero(0), factor(scale);
   for (int64_t r = 0; r < width; r += Vec<T>::size()) {
-    const Vec<T> position = Vec<T>::loadu(rows.rel_position + r), coef = Vec<T>::loadu(rows.coef + r);
+    const Vec<T> position = Vec<T>::loadu(rows.rel_position + r),
+                 coef = Vec<T>::loadu(rows.coef + r);
     const Vec<T> lse = Vec<T>::loadu(s.lse + r), delta = Vec<T>::loadu(s.delta + r);
     Vec<T> slope_sum = Vec<T>::loadu(s.slope_sum + r);
     for (int64_t t = 0; t < keys; ++t) {
@@ -171,9 +181,11 @@ void gradient_block(const AttentionParams& p, BackwardScratch<T>& s, Keep keep, 
   }
 }
 
-/// The three products for a block or tile that holds NaN or infinity: pair by pair, masked pairs not touched.
+/// The three products for a block or tile that holds NaN or infinity: pair by pair, masked pairs
+/// not touched.
 template <typename T>
-void add_gradients_pairwise(const AttentionParams& p, BackwardScratch<T>& s, int64_t keys, const T* k, T* dk, T* dv) {
+void add_gradients_pairwise(const AttentionParams& p, BackwardScratch<T>& s, int64_t keys,
+                            const T* k, T* dk, T* dv) {
   const int64_t width = s.rows.width;
   for (int64_t t = 0; t < keys; ++t) {
     for (int64_t r = 0; r < s.rows.rows; ++r) {
@@ -191,7 +203,8 @@ void add_gradients_pairwise(const AttentionParams& p, BackwardScratch<T>& s, int
 }
 
 /// On which side of the tile a block lies, and the largest key norm from there outwards.
-inline double far_norm_of(const AttentionParams& p, int64_t pair, int64_t block, int64_t batch, const TileStats& tile) {
+inline double far_norm_of(const AttentionParams& p, int64_t pair, int64_t block, int64_t batch,
+                          const TileStats& tile) {
   const bool consecutive = p.q_pos == nullptr && p.k_pos == nullptr;
   const int64_t index = pair * p.key_blocks + block;
   if (consecutive && block_last(p, batch, block) < tile.first) {
@@ -203,8 +216,10 @@ inline double far_norm_of(const AttentionParams& p, int64_t pair, int64_t block,
   return std::numeric_limits<double>::infinity();
 }
 
-/// The test of need_of for a whole tile, from its statistics alone: cheap enough for every (task, tile).
-inline bool tile_needs(const AttentionParams& p, int64_t pair, int64_t block, int64_t batch, const TileStats& tile) {
+/// The test of need_of for a whole tile, from its statistics alone: cheap enough for every (task,
+/// tile).
+inline bool tile_needs(const AttentionParams& p, int64_t pair, int64_t block, int64_t batch,
+                       const TileStats& tile) {
   const double first = block_first(p, batch, block), last = block_last(p, batch, block);
   if (p.causal && first > tile.last) {
     return false;
@@ -220,7 +235,8 @@ inline bool tile_needs(const AttentionParams& p, int64_t pair, int64_t block, in
 }
 
 template <typename S, class Bias>
-int64_t backward_tile(const AttentionParams& p, int64_t pair, int64_t first, int64_t tile_index, void* scratch) {
+int64_t backward_tile(const AttentionParams& p, int64_t pair, int64_t first, int64_t tile_index,
+                      void* scratch) {
   using T = compute_t<S>;
   Arena arena(scratch);
   BackwardScratch<T> s(p, arena);
@@ -241,9 +257,11 @@ int64_t backward_tile(const AttentionParams& p, int64_t pair, int64_t first, int
       begun = true;
       rows.begin(p, pair, tiling.at(tile_index));
       for (int64_t r = 0; r < rows.rows; ++r) {
-        const int64_t index = (batch * p.heads + rows.kv_head * p.group + rows.head(r)) * p.q_len + rows.query(r);
+        const int64_t index =
+            (batch * p.heads + rows.kv_head * p.group + rows.head(r)) * p.q_len + rows.query(r);
         const T lse = static_cast<const T*>(p.lse_in)[index];
-        s.lse[r] = lse == -std::numeric_limits<T>::infinity() ? std::numeric_limits<T>::infinity() : lse;
+        s.lse[r] =
+            lse == -std::numeric_limits<T>::infinity() ? std::numeric_limits<T>::infinity() : lse;
         rows.max_below[r] = s.lse[r];
         rows.reach[r] = p.reach[index];
       }
@@ -337,9 +355,10 @@ void backward_end(const AttentionParams& p, int64_t pair, int64_t first, void* s
     for (int64_t d = 0; d < p.head_dim; ++d) {
       dk[d] *= scale;
     }
-    store_row(dk, row_of<S>(p.grad_k, p.grad_k_strides, batch, kv_head, j), p.grad_k_strides.last, p.head_dim);
-    store_row(s.dv + t * p.v_dim, row_of<S>(p.grad_v, p.grad_v_strides, batch, kv_head, j), p.grad_v_strides.last,
-              p.v_dim);
+    store_row(dk, row_of<S>(p.grad_k, p.grad_k_strides, batch, kv_head, j), p.grad_k_strides.last,
+              p.head_dim);
+    store_row(s.dv + t * p.v_dim, row_of<S>(p.grad_v, p.grad_v_strides, batch, kv_head, j),
+              p.grad_v_strides.last, p.v_dim);
   }
 }
 

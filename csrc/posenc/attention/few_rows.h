@@ -1,7 +1,7 @@
 #pragma once
 
-// A decode step: few query rows, many keys. Each key is read once for all rows of its group, with plain dot products;
-// values are read only where a row gives them weight. For *_simd.cpp only.
+// A decode step: few query rows, many keys. Each key is read once for all rows of its group, with
+// plain dot products; values are read only where a row gives them weight. For *_simd.cpp only.
 
 #include <posenc/attention/forward_tile.h>
 
@@ -75,7 +75,8 @@ void few_scores(const AttentionParams& p, FewScratch<T>& s, int64_t block, bool 
 
 /// values += Σ_t weights[t] · v[t], the channels of a strip held in registers while the keys go by.
 template <typename T>
-void add_values(const T* weights, const T* v, int64_t ld, int64_t keys, int64_t channels, T* values) {
+void add_values(const T* weights, const T* v, int64_t ld, int64_t keys, int64_t channels,
+                T* values) {
   constexpr int64_t W = Vec<T>::size(), kStrip = 4 * W;
   int64_t d = 0;
   for (; d + kStrip <= channels; d += kStrip) {
@@ -102,8 +103,8 @@ void add_values(const T* weights, const T* v, int64_t ld, int64_t keys, int64_t 
 }
 
 template <typename S, class Bias>
-int64_t few_rows(const AttentionParams& p, int64_t pair, const Visit* visits, int64_t count, int64_t seed, void* partial,
-                 void* scratch) {
+int64_t few_rows(const AttentionParams& p, int64_t pair, const Visit* visits, int64_t count,
+                 int64_t seed, void* partial, void* scratch) {
   using T = compute_t<S>;
   constexpr T kNothing = -std::numeric_limits<T>::infinity();
   Arena arena(scratch);
@@ -114,7 +115,8 @@ int64_t few_rows(const AttentionParams& p, int64_t pair, const Visit* visits, in
   const int64_t stride = 2 + p.v_dim;
   T* const out = static_cast<T*>(partial);
   for (int64_t r = 0; r < rows.rows; ++r) {
-    const S* q = row_of<S>(p.q, p.q_strides, rows.batch, rows.kv_head * p.group + rows.head(r), rows.query(r));
+    const S* q = row_of<S>(p.q, p.q_strides, rows.batch, rows.kv_head * p.group + rows.head(r),
+                           rows.query(r));
     load_row(q, p.q_strides.last, s.q + r * p.head_dim, p.head_dim);
     rows.reach[r] = std::abs(p.scale) * norm_above(s.q + r * p.head_dim, p.head_dim);
     first_query = rows.position[r] < first_query ? rows.position[r] : first_query;
@@ -235,7 +237,8 @@ void merge_rows(const AttentionParams& p, int64_t pair, const void* partials, in
         continue;
       }
       const T most = other[0] <= sum[0] ? sum[0] : other[0];
-      const T fix = most == sum[0] ? T(1) : std::exp(sum[0] - most), factor = std::exp(other[0] - most);
+      const T fix = most == sum[0] ? T(1) : std::exp(sum[0] - most),
+              factor = std::exp(other[0] - most);
       for (int64_t d = 1; d < stride; ++d) {
         sum[d] = sum[d] * fix + other[d] * factor;
       }

@@ -1,7 +1,8 @@
 #pragma once
 
-// The forward of one tile. Scores are kept transposed, (key × row): rows lie along the vector lanes, so maximum and sum
-// of a row need no shuffles, and what differs from row to row (position, slope) is a vector. For *_simd.cpp only.
+// The forward of one tile. Scores are kept transposed, (key × row): rows lie along the vector
+// lanes, so maximum and sum of a row need no shuffles, and what differs from row to row (position,
+// slope) is a vector. For *_simd.cpp only.
 
 #include <posenc/attention/tile_rows.h>
 
@@ -15,7 +16,8 @@ struct ForwardScratch {
   T *q_t, *scores, *out_t, *rel_key, *row_max, *row_sum, *correction, *staging;
 
   ForwardScratch(const AttentionParams& p, Arena& arena) {
-    const int64_t width = Tiling::of(p).max_rows(), channels = p.head_dim > p.v_dim ? p.head_dim : p.v_dim;
+    const int64_t width = Tiling::of(p).max_rows(),
+                  channels = p.head_dim > p.v_dim ? p.head_dim : p.v_dim;
     rows.take(arena, width);
     keep.take(arena, width);
     q_t = arena.take<T>(p.head_dim * width);
@@ -29,8 +31,9 @@ struct ForwardScratch {
   }
 };
 
-/// One block of keys into running maximum and sum: scores become weights relative to the new maximum, and correction[r]
-/// is what older weights of the row must be multiplied with. Returns whether one of them is not 1.
+/// One block of keys into running maximum and sum: scores become weights relative to the new
+/// maximum, and correction[r] is what older weights of the row must be multiplied with. Returns
+/// whether one of them is not 1.
 template <Keep keep, class Bias, typename T>
 bool softmax_block(const Rows<T>& rows, int64_t keys, T scale, const T* rel_key, const T* keep_tile,
                    T* scores, T* row_max, T* row_sum, T* correction) {
@@ -38,7 +41,8 @@ bool softmax_block(const Rows<T>& rows, int64_t keys, T scale, const T* rel_key,
   const Vec<T> nothing(-std::numeric_limits<T>::infinity()), zero(0), one(1), factor(scale);
   Vec<T> changed(0);
   for (int64_t r = 0; r < width; r += Vec<T>::size()) {
-    const Vec<T> position = Vec<T>::loadu(rows.rel_position + r), coef = Vec<T>::loadu(rows.coef + r);
+    const Vec<T> position = Vec<T>::loadu(rows.rel_position + r),
+                 coef = Vec<T>::loadu(rows.coef + r);
     const Vec<T> old_max = Vec<T>::loadu(row_max + r);
     Vec<T> new_max = old_max;
     for (int64_t t = 0; t < keys; ++t) {
@@ -76,12 +80,14 @@ template <typename T>
 void rescale(T* out_t, const T* correction, int64_t channels, int64_t width) {
   for (int64_t d = 0; d < channels; ++d) {
     for (int64_t r = 0; r < width; r += Vec<T>::size()) {
-      (Vec<T>::loadu(out_t + d * width + r) * Vec<T>::loadu(correction + r)).store(out_t + d * width + r);
+      (Vec<T>::loadu(out_t + d * width + r) * Vec<T>::loadu(correction + r))
+          .store(out_t + d * width + r);
     }
   }
 }
 
-/// weights · v for a block that holds NaN or infinity: pair by pair, so that a masked value is not even multiplied by 0.
+/// weights · v for a block that holds NaN or infinity: pair by pair, so that a masked value is not
+/// even multiplied by 0.
 template <typename T>
 void add_values_pairwise(const Rows<T>& rows, int64_t keys, int64_t v_dim, const T* keep_tile,
                          const T* weights, const T* v_t, T* out_t) {
@@ -109,7 +115,8 @@ void load_queries(const AttentionParams& p, Rows<T>& rows, T* staging, T* q_t) {
         rows.reach[r] = 0;
         continue;
       }
-      const S* q = row_of<S>(p.q, p.q_strides, rows.batch, rows.kv_head * p.group + rows.head(r), rows.query(r));
+      const S* q = row_of<S>(p.q, p.q_strides, rows.batch, rows.kv_head * p.group + rows.head(r),
+                             rows.query(r));
       load_row(q, p.q_strides.last, row, p.head_dim);
       rows.reach[r] = std::abs(p.scale) * norm_above(row, p.head_dim);
     }
@@ -117,7 +124,8 @@ void load_queries(const AttentionParams& p, Rows<T>& rows, T* staging, T* q_t) {
   }
 }
 
-/// True where a row without weight had a key after all (scores of −infinity): its output is NaN, as softmax has it.
+/// True where a row without weight had a key after all (scores of −infinity): its output is NaN, as
+/// softmax has it.
 inline bool has_key(const AttentionParams& p, int64_t batch, int64_t head, int64_t i) {
   for (int64_t j = 0; j < p.k_len; ++j) {
     if (is_allowed(p, batch, head, i, j)) {
@@ -129,7 +137,8 @@ inline bool has_key(const AttentionParams& p, int64_t batch, int64_t head, int64
 
 /// Output and log-sum-exp of one row from its unnormalised values.
 template <typename S, typename T>
-void write_row(const AttentionParams& p, int64_t batch, int64_t head, int64_t i, T max, T sum, T* values) {
+void write_row(const AttentionParams& p, int64_t batch, int64_t head, int64_t i, T max, T sum,
+               T* values) {
   T inverse = 1 / sum, lse = max + std::log(sum);
   if (sum == 0) {
     const bool nan = has_key(p, batch, head, i);
@@ -149,15 +158,15 @@ void store_tile(const AttentionParams& p, ForwardScratch<T>& s) {
   for (int64_t r0 = 0; r0 < rows.rows; r0 += kRowPad) {
     transpose(s.out_t + r0, rows.width, p.v_dim, kRowPad, s.staging, p.v_dim);
     for (int64_t r = r0; r < r0 + kRowPad && r < rows.rows; ++r) {
-      write_row<S>(p, rows.batch, rows.kv_head * p.group + rows.head(r), rows.query(r), s.row_max[r], s.row_sum[r],
-                   s.staging + (r - r0) * p.v_dim);
+      write_row<S>(p, rows.batch, rows.kv_head * p.group + rows.head(r), rows.query(r),
+                   s.row_max[r], s.row_sum[r], s.staging + (r - r0) * p.v_dim);
     }
   }
 }
 
 template <typename S, class Bias>
-int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, const Visit* visits, int64_t count,
-                     void* scratch) {
+int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, const Visit* visits,
+                     int64_t count, void* scratch) {
   using T = compute_t<S>;
   Arena arena(scratch);
   ForwardScratch<T> s(p, arena);
@@ -243,16 +252,16 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
     bool changed = false;
     switch (keep) {
       case Keep::kAll:
-        changed = softmax_block<Keep::kAll, Bias>(rows, keys, scale, s.rel_key, s.keep.keep, s.scores, s.row_max,
-                                                  s.row_sum, s.correction);
+        changed = softmax_block<Keep::kAll, Bias>(rows, keys, scale, s.rel_key, s.keep.keep,
+                                                  s.scores, s.row_max, s.row_sum, s.correction);
         break;
       case Keep::kCausal:
-        changed = softmax_block<Keep::kCausal, Bias>(rows, keys, scale, s.rel_key, s.keep.keep, s.scores, s.row_max,
-                                                     s.row_sum, s.correction);
+        changed = softmax_block<Keep::kCausal, Bias>(rows, keys, scale, s.rel_key, s.keep.keep,
+                                                     s.scores, s.row_max, s.row_sum, s.correction);
         break;
       case Keep::kTile:
-        changed = softmax_block<Keep::kTile, Bias>(rows, keys, scale, s.rel_key, s.keep.keep, s.scores, s.row_max,
-                                                   s.row_sum, s.correction);
+        changed = softmax_block<Keep::kTile, Bias>(rows, keys, scale, s.rel_key, s.keep.keep,
+                                                   s.scores, s.row_max, s.row_sum, s.correction);
         break;
     }
     if (changed && computed > 1) {

@@ -15,13 +15,15 @@ constexpr int64_t kNormBlock = 64;
 
 /// `buffer` with `part` behind its first `size` rows, in place where there is room.
 at::Tensor grown(const at::Tensor& buffer, int64_t size, const at::Tensor& part) {
-  const bool recorded = c10::GradMode::is_enabled() && (part.requires_grad() || (buffer.defined() && buffer.requires_grad()));
+  const bool recorded = c10::GradMode::is_enabled() &&
+                        (part.requires_grad() || (buffer.defined() && buffer.requires_grad()));
   if (recorded) {
     return size == 0 ? part : at::cat({buffer.narrow(2, 0, size), part}, 2);
   }
   const int64_t wanted = size + part.size(2);
   at::Tensor result = buffer;
-  // A tensor made under inference mode cannot be written outside of it, nor one that autograd knows.
+  // A tensor made under inference mode cannot be written outside of it, nor one that autograd
+  // knows.
   const bool writable = buffer.defined() && buffer.size(2) >= wanted && !buffer.requires_grad() &&
                         (!buffer.is_inference() || c10::InferenceMode::is_enabled());
   if (!writable) {
@@ -36,20 +38,23 @@ at::Tensor grown(const at::Tensor& buffer, int64_t size, const at::Tensor& part)
 }
 
 at::Tensor counted(int64_t from, int64_t to, const at::Tensor& like) {
-  return at::arange(from, to, at::TensorOptions().dtype(at::kLong).device(like.device())).unsqueeze(0);
+  return at::arange(from, to, at::TensorOptions().dtype(at::kLong).device(like.device()))
+      .unsqueeze(0);
 }
 
 }  // namespace
 
-void KVCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& positions, bool track_norms) {
+void KVCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& positions,
+                     bool track_norms) {
   TORCH_CHECK_VALUE(k.dim() == 4 && v.dim() == 4 && k.size(2) == v.size(2),
-                    "KVCache: expected k and v of shape (B, Hkv, L, D), got ", k.sizes(), " and ", v.sizes());
+                    "KVCache: expected k and v of shape (B, Hkv, L, D), got ", k.sizes(), " and ",
+                    v.sizes());
   if (size_ > 0) {
     TORCH_CHECK_VALUE(k.size(0) == k_.size(0) && k.size(1) == k_.size(1) && k.size(3) == k_.size(3),
-                      "KVCache: expected keys of shape (", k_.size(0), ", ", k_.size(1), ", L, ", k_.size(3),
-                      ") as before, got ", k.sizes());
-    TORCH_CHECK_TYPE(k.scalar_type() == k_.scalar_type(), "KVCache: expected keys of dtype ", k_.scalar_type(),
-                     " as before, got ", k.scalar_type());
+                      "KVCache: expected keys of shape (", k_.size(0), ", ", k_.size(1), ", L, ",
+                      k_.size(3), ") as before, got ", k.sizes());
+    TORCH_CHECK_TYPE(k.scalar_type() == k_.scalar_type(), "KVCache: expected keys of dtype ",
+                     k_.scalar_type(), " as before, got ", k.scalar_type());
   }
   const int64_t added = k.size(2);
   if (positions.defined() || positions_.defined()) {
@@ -74,16 +79,10 @@ void KVCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor&
   }
 }
 
-at::Tensor KVCache::keys() const {
-  return k_.defined() ? k_.narrow(2, 0, size_) : k_;
-}
+at::Tensor KVCache::keys() const { return k_.defined() ? k_.narrow(2, 0, size_) : k_; }
 
-at::Tensor KVCache::values() const {
-  return v_.defined() ? v_.narrow(2, 0, size_) : v_;
-}
+at::Tensor KVCache::values() const { return v_.defined() ? v_.narrow(2, 0, size_) : v_; }
 
-void KVCache::clear() {
-  *this = KVCache();
-}
+void KVCache::clear() { *this = KVCache(); }
 
 }  // namespace posenc::nn

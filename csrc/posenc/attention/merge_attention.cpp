@@ -19,21 +19,27 @@ using at::Tensor;
 
 void check_merge(const Tensor& out1, const Tensor& lse1, const Tensor& out2, const Tensor& lse2) {
   const char* op = "merge_attention";
-  TORCH_CHECK_VALUE(out1.sym_sizes() == out2.sym_sizes(), op, ": expected out1 and out2 of one shape, got ",
-                    out1.sym_sizes(), " and ", out2.sym_sizes());
-  TORCH_CHECK_VALUE(lse1.sym_sizes() == lse2.sym_sizes(), op, ": expected lse1 and lse2 of one shape, got ",
-                    lse1.sym_sizes(), " and ", lse2.sym_sizes());
-  TORCH_CHECK_VALUE(out1.dim() >= 1 && lse1.sym_sizes() == out1.sym_sizes().slice(0, out1.dim() - 1), op,
-                    ": expected lse of out's shape without its last axis, got out ", out1.sym_sizes(), " and lse ",
-                    lse1.sym_sizes());
-  TORCH_CHECK_TYPE(at::isFloatingType(out1.scalar_type()) && at::isFloatingType(lse1.scalar_type()), op,
-                   ": expected floating dtypes, got out ", out1.scalar_type(), " and lse ", lse1.scalar_type());
+  TORCH_CHECK_VALUE(out1.sym_sizes() == out2.sym_sizes(), op,
+                    ": expected out1 and out2 of one shape, got ", out1.sym_sizes(), " and ",
+                    out2.sym_sizes());
+  TORCH_CHECK_VALUE(lse1.sym_sizes() == lse2.sym_sizes(), op,
+                    ": expected lse1 and lse2 of one shape, got ", lse1.sym_sizes(), " and ",
+                    lse2.sym_sizes());
+  TORCH_CHECK_VALUE(
+      out1.dim() >= 1 && lse1.sym_sizes() == out1.sym_sizes().slice(0, out1.dim() - 1), op,
+      ": expected lse of out's shape without its last axis, got out ", out1.sym_sizes(),
+      " and lse ", lse1.sym_sizes());
+  TORCH_CHECK_TYPE(at::isFloatingType(out1.scalar_type()) && at::isFloatingType(lse1.scalar_type()),
+                   op, ": expected floating dtypes, got out ", out1.scalar_type(), " and lse ",
+                   lse1.scalar_type());
 }
 
-std::tuple<Tensor, Tensor> merge_attention(const Tensor& out1, const Tensor& lse1, const Tensor& out2, const Tensor& lse2) {
+std::tuple<Tensor, Tensor> merge_attention(const Tensor& out1, const Tensor& lse1,
+                                           const Tensor& out2, const Tensor& lse2) {
   check_merge(out1, lse1, out2, lse2);
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  // The maximum only keeps exp in range; no derivative goes through it. Where both parts are empty it is 0.
+  // The maximum only keeps exp in range; no derivative goes through it. Where both parts are empty
+  // it is 0.
   Tensor most = at::maximum(lse1, lse2).detach();
   most = at::where(most == -kInfinity, at::zeros_like(most), most);
   const Tensor weight1 = (lse1 - most).exp(), weight2 = (lse2 - most).exp();
@@ -44,7 +50,8 @@ std::tuple<Tensor, Tensor> merge_attention(const Tensor& out1, const Tensor& lse
   // An empty part's output counts for nothing, whatever its library wrote there.
   const auto part = [&](const Tensor& out, const Tensor& part_lse, const Tensor& weight) {
     const Tensor wide = out.to(weight.scalar_type());
-    return at::where((part_lse == -kInfinity).unsqueeze(-1), at::zeros({}, wide.options()), wide) * (weight / safe).unsqueeze(-1);
+    return at::where((part_lse == -kInfinity).unsqueeze(-1), at::zeros({}, wide.options()), wide) *
+           (weight / safe).unsqueeze(-1);
   };
   const Tensor out = part(out1, lse1, weight1) + part(out2, lse2, weight2);
   return {out.to(out1.scalar_type()), lse};
@@ -53,8 +60,10 @@ std::tuple<Tensor, Tensor> merge_attention(const Tensor& out1, const Tensor& lse
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(posenc, m) {
-  m.def("merge_attention(Tensor out1, Tensor lse1, Tensor out2, Tensor lse2) -> (Tensor out, Tensor lse)",
-        {at::Tag::pt2_compliant_tag});
+  m.def(
+      "merge_attention(Tensor out1, Tensor lse1, Tensor out2, Tensor lse2) -> (Tensor out, Tensor "
+      "lse)",
+      {at::Tag::pt2_compliant_tag});
   m.impl("merge_attention", TORCH_FN(merge_attention));
 }
 

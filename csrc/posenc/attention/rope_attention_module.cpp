@@ -19,8 +19,9 @@ RoPEAttentionImpl::RoPEAttentionImpl(RoPEAttentionOptions options_) : options(st
 }
 
 void RoPEAttentionImpl::reset() {
-  const auto shape = detail::AttentionShape::of("RoPEAttention", options.d_model(), options.n_heads(), options.n_kv_heads(),
-                                                options.dropout());
+  const auto shape =
+      detail::AttentionShape::of("RoPEAttention", options.d_model(), options.n_heads(),
+                                 options.n_kv_heads(), options.dropout());
   RotaryPositionalEmbeddingOptions rope(shape.head_dim);
   rope.base(options.base()).interleaved(options.interleaved()).rotary_dim(options.rotary_dim());
   rope.check();
@@ -36,8 +37,10 @@ void RoPEAttentionImpl::reset() {
 }
 
 void RoPEAttentionImpl::pretty_print(std::ostream& stream) const {
-  stream << "posenc::nn::RoPEAttention(d_model=" << options.d_model() << ", n_heads=" << options.n_heads()
-         << ", n_kv_heads=" << options.n_kv_heads().value_or(options.n_heads()) << ", base=" << options.base() << std::boolalpha
+  stream << "posenc::nn::RoPEAttention(d_model=" << options.d_model()
+         << ", n_heads=" << options.n_heads()
+         << ", n_kv_heads=" << options.n_kv_heads().value_or(options.n_heads())
+         << ", base=" << options.base() << std::boolalpha
          << ", interleaved=" << options.interleaved() << ", rotary_dim=" << 2 * inv_freq.size()
          << ", is_causal=" << options.is_causal() << ", dropout=" << options.dropout() << ")";
 }
@@ -45,15 +48,18 @@ void RoPEAttentionImpl::pretty_print(std::ostream& stream) const {
 at::Tensor RoPEAttentionImpl::forward(const at::Tensor& x, const std::optional<at::Tensor>& mask,
                                       const std::optional<at::Tensor>& attn_bias,
                                       const std::optional<at::Tensor>& key_padding_mask,
-                                      const std::optional<at::Tensor>& position_ids, int64_t offset) {
+                                      const std::optional<at::Tensor>& position_ids,
+                                      int64_t offset) {
   return run(x, nullptr, {mask, attn_bias, key_padding_mask, position_ids, offset});
 }
 
-at::Tensor RoPEAttentionImpl::forward_cached(const at::Tensor& x, KVCache& cache, const AttentionInputs& inputs) {
+at::Tensor RoPEAttentionImpl::forward_cached(const at::Tensor& x, KVCache& cache,
+                                             const AttentionInputs& inputs) {
   return run(x, &cache, inputs);
 }
 
-at::Tensor RoPEAttentionImpl::run(const at::Tensor& x, KVCache* cache, const AttentionInputs& inputs) {
+at::Tensor RoPEAttentionImpl::run(const at::Tensor& x, KVCache* cache,
+                                  const AttentionInputs& inputs) {
   const char* op = "RoPEAttention";
   const int64_t cached = cache == nullptr ? 0 : cache->size();
   detail::check_layer_inputs(op, x, options.d_model(), cached, inputs);
@@ -62,10 +68,12 @@ at::Tensor RoPEAttentionImpl::run(const at::Tensor& x, KVCache* cache, const Att
   const at::Tensor positions = detail::new_positions(x, inputs);
   const int64_t offset = inputs.offset + (positions.defined() ? 0 : cached);
   const auto rotate = [&](const at::Tensor& heads) {
-    return rotary_embedding(heads, inv_freq, core::optional_of(positions), offset, /*seq_dim=*/2, options.interleaved());
+    return rotary_embedding(heads, inv_freq, core::optional_of(positions), offset, /*seq_dim=*/2,
+                            options.interleaved());
   };
   const at::Tensor q = rotate(detail::split_heads(query_proj(x), options.n_heads()));
-  at::Tensor k = rotate(detail::split_heads(key_proj(x), kv_heads)), v = detail::split_heads(value_proj(x), kv_heads);
+  at::Tensor k = rotate(detail::split_heads(key_proj(x), kv_heads)),
+             v = detail::split_heads(value_proj(x), kv_heads);
   if (cache != nullptr) {
     cache->append(k, v, at::Tensor(), /*track_norms=*/false);
     k = cache->keys();
@@ -75,34 +83,41 @@ at::Tensor RoPEAttentionImpl::run(const at::Tensor& x, KVCache* cache, const Att
   const int64_t q_len = q.size(2), k_len = k.size(2);
   const double dropout = is_training() ? options.dropout() : 0.0;
   const bool grouped = kv_heads != options.n_heads();
-  at::Tensor allowed = detail::allowed_keys(op, inputs, x.size(0), options.n_heads(), q_len, k_len, x.device());
-  // torch takes a mask or is_causal, and its is_causal is aligned at the top left: with a cache, or a mask, causality is one more mask.
-  const bool causal_mask = options.is_causal() && (allowed.defined() || inputs.attn_bias.has_value() || q_len != k_len);
+  at::Tensor allowed =
+      detail::allowed_keys(op, inputs, x.size(0), options.n_heads(), q_len, k_len, x.device());
+  // torch takes a mask or is_causal, and its is_causal is aligned at the top left: with a cache, or
+  // a mask, causality is one more mask.
+  const bool causal_mask =
+      options.is_causal() && (allowed.defined() || inputs.attn_bias.has_value() || q_len != k_len);
   if (causal_mask && !(q_len == 1 && !allowed.defined())) {
     const at::Tensor index = at::arange(k_len, x.options().dtype(at::kLong));
-    const at::Tensor past = (index.unsqueeze(0) <= index.narrow(0, cached, q_len).unsqueeze(1)).unsqueeze(0).unsqueeze(0);
+    const at::Tensor past = (index.unsqueeze(0) <= index.narrow(0, cached, q_len).unsqueeze(1))
+                                .unsqueeze(0)
+                                .unsqueeze(0);
     allowed = allowed.defined() ? allowed.logical_and(past) : past;
   }
   at::Tensor has_key, attn_mask = allowed;
   if (allowed.defined()) {
     detail::zero_unseen(allowed, k, v);
-    // A row without a key would be NaN, or the mean, depending on the kernel. It sees all here and is replaced below, in the
-    // gradient too.
+    // A row without a key would be NaN, or the mean, depending on the kernel. It sees all here and
+    // is replaced below, in the gradient too.
     has_key = allowed.any(-1, /*keepdim=*/true);
     attn_mask = allowed.logical_or(has_key.logical_not());
   }
   if (inputs.attn_bias.has_value()) {
     at::Tensor bias = inputs.attn_bias->to(q.scalar_type());
     if (attn_mask.defined()) {
-      bias = at::where(attn_mask, bias, at::full({}, -std::numeric_limits<double>::infinity(), bias.options()));
+      bias = at::where(attn_mask, bias,
+                       at::full({}, -std::numeric_limits<double>::infinity(), bias.options()));
     }
     while (bias.dim() < 4) {
       bias = bias.unsqueeze(0);
     }
     attn_mask = bias;
   }
-  at::Tensor out = at::scaled_dot_product_attention(q, k, v, core::optional_of(attn_mask), dropout,
-                                                    options.is_causal() && !causal_mask, std::nullopt, grouped);
+  at::Tensor out =
+      at::scaled_dot_product_attention(q, k, v, core::optional_of(attn_mask), dropout,
+                                       options.is_causal() && !causal_mask, std::nullopt, grouped);
   if (has_key.defined()) {
     out = at::where(has_key, out, at::zeros({}, out.options()));
   }

@@ -13,8 +13,8 @@ namespace posenc::nn {
 /// Options of RoPEAttention.
 ///
 /// \code
-/// RoPEAttention attention(RoPEAttentionOptions(/*d_model=*/512, /*n_heads=*/8).n_kv_heads(2).is_causal(true));
-/// \endcode
+/// RoPEAttention attention(RoPEAttentionOptions(/*d_model=*/512,
+/// /*n_heads=*/8).n_kv_heads(2).is_causal(true)); \endcode
 struct POSENC_API RoPEAttentionOptions {
   RoPEAttentionOptions(int64_t d_model, int64_t n_heads) : d_model_(d_model), n_heads_(n_heads) {}
 
@@ -37,26 +37,32 @@ struct POSENC_API RoPEAttentionOptions {
   TORCH_ARG(std::optional<int64_t>, rotary_dim) = std::nullopt;
 };
 
-/// Self-attention on rotated queries and keys (RoPE; Su et al. 2021, arXiv:2104.09864), by torch's scaled_dot_product_attention.
-/// Parameters: query_proj, key_proj, value_proj, out_proj.
+/// Self-attention on rotated queries and keys (RoPE; Su et al. 2021, arXiv:2104.09864), by torch's
+/// scaled_dot_product_attention. Parameters: query_proj, key_proj, value_proj, out_proj.
 class POSENC_API RoPEAttentionImpl : public torch::nn::Cloneable<RoPEAttentionImpl> {
  public:
-  RoPEAttentionImpl(int64_t d_model, int64_t n_heads) : RoPEAttentionImpl(RoPEAttentionOptions(d_model, n_heads)) {}
+  RoPEAttentionImpl(int64_t d_model, int64_t n_heads)
+      : RoPEAttentionImpl(RoPEAttentionOptions(d_model, n_heads)) {}
   explicit RoPEAttentionImpl(RoPEAttentionOptions options_);
 
   void reset() override;
   void pretty_print(std::ostream& stream) const override;
 
-  /// \param x (B, L, d_model). The others as in AttentionInputs. With is_causal a token sees what came before it in the sequence,
+  /// \param x (B, L, d_model). The others as in AttentionInputs. With is_causal a token sees what
+  /// came before it in the sequence,
   ///   whatever its position_ids.
-  /// \return (B, L, d_model). A token that may see none gets out_proj of zeros: not NaN, not the mean.
+  /// \return (B, L, d_model). A token that may see none gets out_proj of zeros: not NaN, not the
+  /// mean.
   at::Tensor forward(const at::Tensor& x, const std::optional<at::Tensor>& mask = std::nullopt,
                      const std::optional<at::Tensor>& attn_bias = std::nullopt,
                      const std::optional<at::Tensor>& key_padding_mask = std::nullopt,
-                     const std::optional<at::Tensor>& position_ids = std::nullopt, int64_t offset = 0);
+                     const std::optional<at::Tensor>& position_ids = std::nullopt,
+                     int64_t offset = 0);
 
-  /// The same with keys and values of earlier calls; x's are added to the cache. Keys are cached rotated.
-  at::Tensor forward_cached(const at::Tensor& x, KVCache& cache, const AttentionInputs& inputs = {});
+  /// The same with keys and values of earlier calls; x's are added to the cache. Keys are cached
+  /// rotated.
+  at::Tensor forward_cached(const at::Tensor& x, KVCache& cache,
+                            const AttentionInputs& inputs = {});
 
   RoPEAttentionOptions options;
   /// Radians per position; not a tensor, so that no state dict holds it and no cast rounds it.
@@ -67,7 +73,8 @@ class POSENC_API RoPEAttentionImpl : public torch::nn::Cloneable<RoPEAttentionIm
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<at::Tensor>())},
                            {2, torch::nn::AnyValue(std::optional<at::Tensor>())},
                            {3, torch::nn::AnyValue(std::optional<at::Tensor>())},
-                           {4, torch::nn::AnyValue(std::optional<at::Tensor>())}, {5, torch::nn::AnyValue(int64_t(0))})
+                           {4, torch::nn::AnyValue(std::optional<at::Tensor>())},
+                           {5, torch::nn::AnyValue(int64_t(0))})
 
  private:
   at::Tensor run(const at::Tensor& x, KVCache* cache, const AttentionInputs& inputs);

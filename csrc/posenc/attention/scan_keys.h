@@ -1,7 +1,7 @@
 #pragma once
 
-// The pass over the keys that comes before the tiles: norms, finiteness, and copies in the layout that the products
-// want. For *_simd.cpp only.
+// The pass over the keys that comes before the tiles: norms, finiteness, and copies in the layout
+// that the products want. For *_simd.cpp only.
 
 #include <posenc/attention/tile_rows.h>
 
@@ -46,7 +46,8 @@ void scan_keys(const AttentionParams& p, int64_t pair, int64_t block, void* scra
       norm = std::numeric_limits<double>::infinity();
     }
     if (p.packed_v != nullptr) {
-      transpose(rows, p.v_dim, kKeyBlock, p.v_dim, static_cast<T*>(p.packed_v) + slot * p.v_dim * kKeyBlock, kKeyBlock);
+      transpose(rows, p.v_dim, kKeyBlock, p.v_dim,
+                static_cast<T*>(p.packed_v) + slot * p.v_dim * kKeyBlock, kKeyBlock);
     }
   }
   p.stats.norm[pair * p.key_blocks + block] = norm;

@@ -13,9 +13,10 @@ namespace posenc::attention {
 /// Multiply-adds below which another thread costs more than it brings.
 constexpr double kWorkPerThread = 5e5;
 
-/// Runs f(task, scratch) for all tasks, in order of their numbers, handed out one by one: tasks differ in cost, and this way
-/// nobody waits at the end for one who got the heavy half. A task may wait for a task of a lower number: that one is
-/// done or running. `work` in multiply-adds decides how many threads are worth it; at most at::get_num_threads().
+/// Runs f(task, scratch) for all tasks, in order of their numbers, handed out one by one: tasks
+/// differ in cost, and this way nobody waits at the end for one who got the heavy half. A task may
+/// wait for a task of a lower number: that one is done or running. `work` in multiply-adds decides
+/// how many threads are worth it; at most at::get_num_threads().
 template <typename F>
 void share_tasks(int64_t tasks, double work, int64_t scratch_bytes, const F& f) {
   if (tasks == 0) {

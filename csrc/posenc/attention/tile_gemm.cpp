@@ -1,7 +1,7 @@
 #include <posenc/attention/tile_gemm.h>
 
-// libtorch exports these, but not in every build (brgemm wants oneDNN on x86, the BLAS may be hidden), so they
-// are weak: absent ones are null.
+// libtorch exports these, but not in every build (brgemm wants oneDNN on x86, the BLAS may be
+// hidden), so they are weak: absent ones are null.
 namespace at::native::cpublas {
 __attribute__((weak)) void brgemm(int64_t M, int64_t N, int64_t K, int64_t ld_a, int64_t ld_b,
                                   int64_t ld_c, const bool add_C, const float* A, const float* B,
@@ -26,12 +26,14 @@ void gemm_brgemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, c
   at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, accumulate, a, b, c, /*is_vnni=*/false);
 }
 
-/// Fortran's BLAS is column-major: it sees the transposes, so C^T = B^T · A^T with the operands exchanged.
+/// Fortran's BLAS is column-major: it sees the transposes, so C^T = B^T · A^T with the operands
+/// exchanged.
 template <typename T, auto blas>
 void gemm_blas(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
                T* c, int64_t ldc, bool accumulate) {
   const int rows = static_cast<int>(n), columns = static_cast<int>(m), inner = static_cast<int>(k);
-  const int ld_a = static_cast<int>(lda), ld_b = static_cast<int>(ldb), ld_c = static_cast<int>(ldc);
+  const int ld_a = static_cast<int>(lda), ld_b = static_cast<int>(ldb),
+            ld_c = static_cast<int>(ldc);
   const T one = 1, beta = accumulate ? 1 : 0;
   blas("N", "N", &rows, &columns, &inner, &one, b, &ld_b, a, &ld_a, &beta, c, &ld_c);
 }
@@ -65,8 +67,8 @@ void dgemm(const char* ta, const char* tb, const int* m, const int* n, const int
   dgemm_(ta, tb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
 }
 
-/// brgemm exists in every build of the header's versions but serves float only with oneDNN and AVX2: it throws
-/// elsewhere, so one product is tried.
+/// brgemm exists in every build of the header's versions but serves float only with oneDNN and
+/// AVX2: it throws elsewhere, so one product is tried.
 bool brgemm_works() {
   if (at::native::cpublas::brgemm == nullptr || at::native::cpublas::brgemm_release == nullptr) {
     return false;

@@ -1,7 +1,7 @@
 #pragma once
 
-// The rows of a tile: what the loops keep of each query row, which keys it may see, and whether it needs a block.
-// For *_simd.cpp only.
+// The rows of a tile: what the loops keep of each query row, which keys it may see, and whether it
+// needs a block. For *_simd.cpp only.
 
 #include <posenc/attention/attention_kernels.h>
 #include <posenc/core/vec_tools.h>
@@ -50,12 +50,8 @@ struct Rows {
   double* log_tail;
   T *rel_position, *coef;
 
-  int64_t head(int64_t r) const {
-    return tile.head + r / tile.queries;
-  }
-  int64_t query(int64_t r) const {
-    return tile.query + r % tile.queries;
-  }
+  int64_t head(int64_t r) const { return tile.head + r / tile.queries; }
+  int64_t query(int64_t r) const { return tile.query + r % tile.queries; }
 
   void take(Arena& arena, int64_t width) {
     position = arena.take<double>(width);
@@ -83,7 +79,7 @@ struct Rows {
       position[r] = query_position(p, batch, query(row));
       coefficient[r] = p.bias.coefficient(batch, kv_head * p.group + head(row));
       log_tail[r] = r > 0 && coefficient[r] == coefficient[r - 1] ? log_tail[r - 1]
-                                                                   : p.bias.log_tail(coefficient[r]);
+                                                                  : p.bias.log_tail(coefficient[r]);
       rel_position[r] = static_cast<T>(position[r] - base);
       coef[r] = static_cast<T>(coefficient[r]);
     }
@@ -95,10 +91,10 @@ struct Need {
   bool block, beyond;
 };
 
-/// The test of design and proof: with score ≤ reach·norm and the bias at the block's nearest distance, each skipped key
-/// weighs less than ε/(2·keys) of the row's sum, or all keys from here on less than ε/2 together. A comparison with
-/// NaN is false, and so is one with an infinite norm: such a block is computed.
-/// `open` rows have seen no key yet; their need is not decided here.
+/// The test of design and proof: with score ≤ reach·norm and the bias at the block's nearest
+/// distance, each skipped key weighs less than ε/(2·keys) of the row's sum, or all keys from here
+/// on less than ε/2 together. A comparison with NaN is false, and so is one with an infinite norm:
+/// such a block is computed. `open` rows have seen no key yet; their need is not decided here.
 template <typename T>
 Need need_of(const AttentionParams& p, const Rows<T>& rows, int64_t block, double norm,
              double far_norm) {
@@ -125,7 +121,8 @@ enum class Keep {
   kTile,    ///< as the keep tile says
 };
 
-inline bool is_allowed(const AttentionParams& p, int64_t batch, int64_t head, int64_t i, int64_t j) {
+inline bool is_allowed(const AttentionParams& p, int64_t batch, int64_t head, int64_t i,
+                       int64_t j) {
   if (p.causal && !(key_position(p, batch, j) <= query_position(p, batch, i))) {
     return false;
   }
@@ -133,8 +130,8 @@ inline bool is_allowed(const AttentionParams& p, int64_t batch, int64_t head, in
                                 i * p.mask_strides.row + j * p.mask_strides.last);
 }
 
-/// Writes 1 where row r may see key t, 0 elsewhere, as (kKeyBlock × width), and tells how the block is restricted.
-/// `any` counts allowed pairs; `any_row[r]` says whether a row has one.
+/// Writes 1 where row r may see key t, 0 elsewhere, as (kKeyBlock × width), and tells how the block
+/// is restricted. `any` counts allowed pairs; `any_row[r]` says whether a row has one.
 template <typename T>
 struct KeepTile {
   T* keep;
@@ -153,14 +150,16 @@ struct KeepTile {
     fill(keep, T(0), kKeyBlock * rows.width);
     for (int64_t r = 0; r < rows.rows; ++r) {
       const int64_t head = rows.kv_head * p.group + rows.head(r), i = rows.query(r);
-      const bool* mask = p.mask == nullptr ? nullptr
-                                           : p.mask + rows.batch * p.mask_strides.batch +
-                                                 head * p.mask_strides.head +
-                                                 i * p.mask_strides.row + first * p.mask_strides.last;
+      const bool* mask = p.mask == nullptr
+                             ? nullptr
+                             : p.mask + rows.batch * p.mask_strides.batch +
+                                   head * p.mask_strides.head + i * p.mask_strides.row +
+                                   first * p.mask_strides.last;
       int64_t count = 0;
       for (int64_t t = 0; t < keys; ++t) {
         bool allowed = mask == nullptr || mask[t * p.mask_strides.last];
-        allowed = allowed && (!p.causal || key_position(p, rows.batch, first + t) <= rows.position[r]);
+        allowed =
+            allowed && (!p.causal || key_position(p, rows.batch, first + t) <= rows.position[r]);
         keep[t * rows.width + r] = static_cast<T>(allowed);
         count += allowed;
       }
@@ -172,8 +171,8 @@ struct KeepTile {
 };
 
 /// The restriction as far as positions tell it, without looking at a mask.
-inline Keep position_keep(const AttentionParams& p, int64_t batch, int64_t block, double first_query,
-                          bool& possible, double last_query) {
+inline Keep position_keep(const AttentionParams& p, int64_t batch, int64_t block,
+                          double first_query, bool& possible, double last_query) {
   possible = true;
   if (!p.causal) {
     return Keep::kAll;
@@ -185,7 +184,8 @@ inline Keep position_keep(const AttentionParams& p, int64_t batch, int64_t block
   return p.k_pos == nullptr && p.q_pos == nullptr ? Keep::kCausal : Keep::kTile;
 }
 
-/// The key positions of a block, relative to the tile's base; those past the end repeat the last one.
+/// The key positions of a block, relative to the tile's base; those past the end repeat the last
+/// one.
 template <typename T>
 void relative_keys(const AttentionParams& p, const Rows<T>& rows, int64_t block, T* rel) {
   const int64_t first = block * kKeyBlock;
@@ -197,8 +197,8 @@ void relative_keys(const AttentionParams& p, const Rows<T>& rows, int64_t block,
 
 /// A block of k or v as rows of T, zeros past the end.
 template <typename S, typename T>
-void load_block(const void* base, const Strides& strides, int64_t batch, int64_t kv_head, int64_t block, int64_t keys,
-                int64_t channels, T* rows) {
+void load_block(const void* base, const Strides& strides, int64_t batch, int64_t kv_head,
+                int64_t block, int64_t keys, int64_t channels, T* rows) {
   const S* src = row_of<S>(base, strides, batch, kv_head, block * kKeyBlock);
   for (int64_t t = 0; t < keys; ++t) {
     load_row(src + t * strides.row, strides.last, rows + t * channels, channels);
@@ -206,7 +206,8 @@ void load_block(const void* base, const Strides& strides, int64_t batch, int64_t
   fill(rows + keys * channels, T(0), (kKeyBlock - keys) * channels);
 }
 
-/// True where the loops may read rows of the tensor in place: T already, channels next to each other.
+/// True where the loops may read rows of the tensor in place: T already, channels next to each
+/// other.
 template <typename S>
 bool readable_in_place(const Strides& strides, int64_t channels) {
   return std::is_same_v<S, compute_t<S>> && strides.last == 1 && strides.row >= channels;

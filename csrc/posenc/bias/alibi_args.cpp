@@ -6,15 +6,17 @@
 
 namespace posenc::bias {
 
-void check_bias(const char* op, const at::Tensor& slopes, const c10::SymInt& q_len, const c10::SymInt& k_len,
-                std::optional<at::ScalarType> dtype) {
+void check_bias(const char* op, const at::Tensor& slopes, const c10::SymInt& q_len,
+                const c10::SymInt& k_len, std::optional<at::ScalarType> dtype) {
   core::check_floating(op, "slopes", slopes);
-  TORCH_CHECK_VALUE(slopes.dim() == 1 || slopes.dim() == 2, op, ": expected slopes of shape (H) or (B, H), got ",
-                    slopes.sym_sizes());
-  TORCH_CHECK_VALUE(q_len >= 0 && k_len >= 0, op, ": expected q_len and k_len >= 0, got ", q_len, " and ", k_len);
+  TORCH_CHECK_VALUE(slopes.dim() == 1 || slopes.dim() == 2, op,
+                    ": expected slopes of shape (H) or (B, H), got ", slopes.sym_sizes());
+  TORCH_CHECK_VALUE(q_len >= 0 && k_len >= 0, op, ": expected q_len and k_len >= 0, got ", q_len,
+                    " and ", k_len);
   const at::ScalarType out = dtype.value_or(slopes.scalar_type());
-  TORCH_CHECK_TYPE(out == at::kDouble || out == at::kFloat || out == at::kBFloat16 || out == at::kHalf, op,
-                   ": expected dtype float64, float32, bfloat16 or float16, got ", out);
+  TORCH_CHECK_TYPE(
+      out == at::kDouble || out == at::kFloat || out == at::kBFloat16 || out == at::kHalf, op,
+      ": expected dtype float64, float32, bfloat16 or float16, got ", out);
 }
 
 at::Tensor empty_bias(const at::Tensor& slopes, const c10::SymInt& q_len, const c10::SymInt& k_len,
@@ -25,13 +27,16 @@ at::Tensor empty_bias(const at::Tensor& slopes, const c10::SymInt& q_len, const 
   return at::empty_symint(shape, slopes.options().dtype(dtype.value_or(slopes.scalar_type())));
 }
 
-void check_softmax(const char* op, const at::Tensor& scores, int64_t n_slopes, const std::optional<at::Tensor>& mask) {
+void check_softmax(const char* op, const at::Tensor& scores, int64_t n_slopes,
+                   const std::optional<at::Tensor>& mask) {
   core::check_floating(op, "scores", scores);
-  TORCH_CHECK_VALUE(scores.dim() == 4, op, ": expected scores of shape (B, H, L, S), got ", scores.sym_sizes());
+  TORCH_CHECK_VALUE(scores.dim() == 4, op, ": expected scores of shape (B, H, L, S), got ",
+                    scores.sym_sizes());
   TORCH_CHECK_VALUE(scores.sym_size(1) == n_slopes, op, ": expected ", scores.sym_size(1),
                     " slopes, one per head of scores (B, H, L, S), got ", n_slopes);
   if (mask.has_value()) {
-    check_mask(op, *mask, scores.sym_size(0), scores.sym_size(1), scores.sym_size(2), scores.sym_size(3), scores.device());
+    check_mask(op, *mask, scores.sym_size(0), scores.sym_size(1), scores.sym_size(2),
+               scores.sym_size(3), scores.device());
   }
 }
 
@@ -39,8 +44,8 @@ void check_softmax_backward(const at::Tensor& grad, const at::Tensor& output) {
   const char* op = "_alibi_softmax_backward";
   core::check_floating(op, "output", output);
   TORCH_CHECK_VALUE(output.dim() == 4 && grad.sym_sizes() == output.sym_sizes(), op,
-                    ": expected grad and output of one shape (B, H, L, S), got ", grad.sym_sizes(), " and ",
-                    output.sym_sizes());
+                    ": expected grad and output of one shape (B, H, L, S), got ", grad.sym_sizes(),
+                    " and ", output.sym_sizes());
 }
 
 }  // namespace posenc::bias

@@ -9,12 +9,13 @@
 
 namespace posenc::bias {
 
-void check_bias(const char* op, const at::Tensor& slopes, const c10::SymInt& q_len, const c10::SymInt& k_len,
-                std::optional<at::ScalarType> dtype);
+void check_bias(const char* op, const at::Tensor& slopes, const c10::SymInt& q_len,
+                const c10::SymInt& k_len, std::optional<at::ScalarType> dtype);
 at::Tensor empty_bias(const at::Tensor& slopes, const c10::SymInt& q_len, const c10::SymInt& k_len,
                       std::optional<at::ScalarType> dtype);
 
-void check_softmax(const char* op, const at::Tensor& scores, int64_t n_slopes, const std::optional<at::Tensor>& mask);
+void check_softmax(const char* op, const at::Tensor& scores, int64_t n_slopes,
+                   const std::optional<at::Tensor>& mask);
 void check_softmax_backward(const at::Tensor& grad, const at::Tensor& output);
 
 }  // namespace posenc::bias

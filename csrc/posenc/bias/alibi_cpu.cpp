@@ -23,12 +23,14 @@ ScoreStrides strides_of(const Tensor& t) {
 template <typename F>
 void over_rows(int64_t rows, int64_t row_elements, int64_t scratch_elements, const F& f) {
   core::parallel_tasks(rows, row_elements, [&](int64_t begin, int64_t end) {
-    std::vector<double> scratch(scratch_elements);  // double: aligned and large enough for both compute types
+    std::vector<double> scratch(
+        scratch_elements);  // double: aligned and large enough for both compute types
     f(begin, end, scratch.data());
   });
 }
 
-Tensor alibi_bias_cpu(const Tensor& slopes, int64_t q_len, int64_t k_len, std::optional<int64_t> offset, bool is_causal,
+Tensor alibi_bias_cpu(const Tensor& slopes, int64_t q_len, int64_t k_len,
+                      std::optional<int64_t> offset, bool is_causal,
                       std::optional<at::ScalarType> dtype) {
   check_bias("alibi_bias", slopes, q_len, k_len, dtype);
   Tensor out = empty_bias(slopes, q_len, k_len, dtype);
@@ -49,8 +51,9 @@ Tensor alibi_bias_cpu(const Tensor& slopes, int64_t q_len, int64_t k_len, std::o
   return out;
 }
 
-Tensor alibi_softmax_cpu(const Tensor& scores, at::ArrayRef<double> slopes, const OptionalTensor& mask, bool is_causal,
-                         double scale, std::optional<int64_t> offset) {
+Tensor alibi_softmax_cpu(const Tensor& scores, at::ArrayRef<double> slopes,
+                         const OptionalTensor& mask, bool is_causal, double scale,
+                         std::optional<int64_t> offset) {
   check_softmax("alibi_softmax", scores, slopes.size(), mask);
   Tensor out = at::empty_like(scores);
   if (out.numel() == 0) {

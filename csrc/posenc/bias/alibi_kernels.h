@@ -10,7 +10,7 @@
 namespace posenc::bias {
 
 struct AlibiBiasParams {
-  void* out;  ///< (sets, q_len, k_len), contiguous
+  void* out;             ///< (sets, q_len, k_len), contiguous
   const double* slopes;  ///< one per set
   int64_t q_len, k_len, offset;
   bool causal;
@@ -22,7 +22,7 @@ struct ScoreStrides {
 };
 
 struct AlibiSoftmaxParams {
-  const void* scores;  ///< backward: the gradient
+  const void* scores;      ///< backward: the gradient
   const void* weights_in;  ///< backward: the forward's output
   void* out;
   ScoreStrides score_strides, weight_strides, out_strides;

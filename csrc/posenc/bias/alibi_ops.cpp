@@ -1,5 +1,6 @@
-// Schemas of the ALiBi operators, and what serves every backend: Meta, Autograd, torch.func. CPU kernels register in alibi_cpu.cpp.
-// Autocast needs no kernel: the loops compute in float32 and return the input's dtype.
+// Schemas of the ALiBi operators, and what serves every backend: Meta, Autograd, torch.func. CPU
+// kernels register in alibi_cpu.cpp. Autocast needs no kernel: the loops compute in float32 and
+// return the input's dtype.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -30,25 +31,31 @@ c10::impl::ExcludeDispatchKeyGuard no_autocast() {
   return c10::impl::ExcludeDispatchKeyGuard(c10::autocast_dispatch_keyset);
 }
 
-// ---- alibi_bias -------------------------------------------------------------------------------------------------------
+// ---- alibi_bias
+// -------------------------------------------------------------------------------------------------------
 
-Tensor bias_composite(const Tensor& slopes, c10::SymInt q_len, c10::SymInt k_len, OptionalSymInt offset, bool is_causal,
-                      std::optional<at::ScalarType> dtype) {
+Tensor bias_composite(const Tensor& slopes, c10::SymInt q_len, c10::SymInt k_len,
+                      OptionalSymInt offset, bool is_causal, std::optional<at::ScalarType> dtype) {
   const auto guard = no_autocast();
   check_bias("alibi_bias", slopes, q_len, k_len, dtype);
-  const at::ScalarType out = dtype.value_or(slopes.scalar_type()), compute = core::compute_dtype(out);
+  const at::ScalarType out = dtype.value_or(slopes.scalar_type()),
+                       compute = core::compute_dtype(out);
   const Tensor distance =
-      index_distance(q_len, k_len, offset.has_value() ? *offset : k_len - q_len, slopes.options()).squeeze(0).squeeze(0);
+      index_distance(q_len, k_len, offset.has_value() ? *offset : k_len - q_len, slopes.options())
+          .squeeze(0)
+          .squeeze(0);
   Tensor bias = slopes.to(compute).unsqueeze(-1).unsqueeze(-1) * distance.abs().neg().to(compute);
   if (is_causal) {
-    bias = at::where(distance > 0, at::full({}, -std::numeric_limits<double>::infinity(), bias.options()), bias);
+    bias = at::where(distance > 0,
+                     at::full({}, -std::numeric_limits<double>::infinity(), bias.options()), bias);
   }
   return bias.to(out);
 }
 
-// The result is a dense matrix anyway, so the composite formula serves the gradient of the slopes as well.
-Tensor bias_autograd(const Tensor& slopes, c10::SymInt q_len, c10::SymInt k_len, OptionalSymInt offset, bool is_causal,
-                     std::optional<at::ScalarType> dtype) {
+// The result is a dense matrix anyway, so the composite formula serves the gradient of the slopes
+// as well.
+Tensor bias_autograd(const Tensor& slopes, c10::SymInt q_len, c10::SymInt k_len,
+                     OptionalSymInt offset, bool is_causal, std::optional<at::ScalarType> dtype) {
   if (core::needs_composite({slopes}) || core::wants_grad({slopes})) {
     return bias_composite(slopes, q_len, k_len, offset, is_causal, dtype);
   }
@@ -62,17 +69,20 @@ Tensor bias_meta(const Tensor& slopes, c10::SymInt q_len, c10::SymInt k_len, Opt
   return empty_bias(slopes, q_len, k_len, dtype);
 }
 
-Tensor bias_from_list(at::ArrayRef<double> slopes, c10::SymInt q_len, c10::SymInt k_len, OptionalSymInt offset,
-                      bool is_causal, std::optional<at::ScalarType> dtype, std::optional<at::Device> device) {
+Tensor bias_from_list(at::ArrayRef<double> slopes, c10::SymInt q_len, c10::SymInt k_len,
+                      OptionalSymInt offset, bool is_causal, std::optional<at::ScalarType> dtype,
+                      std::optional<at::Device> device) {
   const at::ScalarType out = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
   at::TensorOptions options = at::TensorOptions().dtype(core::compute_dtype(out)).device(device);
   return alibi_bias(core::float_list_tensor(slopes, options), q_len, k_len, offset, is_causal, out);
 }
 
-// ---- alibi_softmax ----------------------------------------------------------------------------------------------------
+// ---- alibi_softmax
+// ----------------------------------------------------------------------------------------------------
 
-Tensor softmax_composite(const Tensor& scores, at::ArrayRef<double> slopes, const OptionalTensor& mask, bool is_causal,
-                         double scale, OptionalSymInt offset) {
+Tensor softmax_composite(const Tensor& scores, at::ArrayRef<double> slopes,
+                         const OptionalTensor& mask, bool is_causal, double scale,
+                         OptionalSymInt offset) {
   const auto guard = no_autocast();
   check_softmax("alibi_softmax", scores, static_cast<int64_t>(slopes.size()), mask);
   const c10::SymInt q_len = scores.sym_size(2), k_len = scores.sym_size(3);
@@ -82,7 +92,8 @@ Tensor softmax_composite(const Tensor& scores, at::ArrayRef<double> slopes, cons
   const at::ScalarType compute = core::compute_dtype(scores.scalar_type());
   const Tensor distance =
       index_distance(q_len, k_len, offset.has_value() ? *offset : k_len - q_len, scores.options());
-  const Tensor m = core::float_list_tensor(slopes, scores.options().dtype(compute)).unsqueeze(-1).unsqueeze(-1);
+  const Tensor m =
+      core::float_list_tensor(slopes, scores.options().dtype(compute)).unsqueeze(-1).unsqueeze(-1);
   Tensor allowed;
   if (is_causal) {
     allowed = distance <= 0;
@@ -105,15 +116,17 @@ Tensor softmax_backward_composite(const Tensor& grad, const Tensor& output, doub
 }
 
 Tensor call_softmax_backward(const Tensor& grad, const Tensor& output, double scale) {
-  static const auto op = core::find_op<Tensor(const Tensor&, const Tensor&, double)>("posenc::_alibi_softmax_backward");
+  static const auto op = core::find_op<Tensor(const Tensor&, const Tensor&, double)>(
+      "posenc::_alibi_softmax_backward");
   return op.call(grad, output, scale);
 }
 
 struct SoftmaxFunction : torch::autograd::Function<SoftmaxFunction> {
   static constexpr bool is_traceable = true;  // compiled autograd
 
-  static Tensor forward(AutogradContext* ctx, const Tensor& scores, const std::vector<double>& slopes,
-                        const OptionalTensor& mask, bool is_causal, double scale, const OptionalSymInt& offset) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& scores,
+                        const std::vector<double>& slopes, const OptionalTensor& mask,
+                        bool is_causal, double scale, const OptionalSymInt& offset) {
     at::AutoDispatchBelowADInplaceOrView guard;
     Tensor output = alibi_softmax(scores, slopes, mask, is_causal, scale, offset);
     ctx->save_for_backward({output});
@@ -129,8 +142,9 @@ struct SoftmaxFunction : torch::autograd::Function<SoftmaxFunction> {
   }
 };
 
-Tensor softmax_autograd(const Tensor& scores, at::ArrayRef<double> slopes, const OptionalTensor& mask, bool is_causal,
-                        double scale, OptionalSymInt offset) {
+Tensor softmax_autograd(const Tensor& scores, at::ArrayRef<double> slopes,
+                        const OptionalTensor& mask, bool is_causal, double scale,
+                        OptionalSymInt offset) {
   if (core::needs_composite({scores})) {
     return softmax_composite(scores, slopes, mask, is_causal, scale, offset);
   }
@@ -149,8 +163,8 @@ Tensor softmax_backward_autograd(const Tensor& grad, const Tensor& output, doubl
   return call_softmax_backward(grad, output, scale);
 }
 
-Tensor softmax_meta(const Tensor& scores, at::ArrayRef<double> slopes, const OptionalTensor& mask, bool, double,
-                    OptionalSymInt) {
+Tensor softmax_meta(const Tensor& scores, at::ArrayRef<double> slopes, const OptionalTensor& mask,
+                    bool, double, OptionalSymInt) {
   check_softmax("alibi_softmax", scores, static_cast<int64_t>(slopes.size()), mask);
   return at::empty_like(scores);
 }
@@ -165,15 +179,18 @@ Tensor softmax_backward_meta(const Tensor& grad, const Tensor& output, double) {
 TORCH_LIBRARY_FRAGMENT(posenc, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   m.def(
-      "alibi_bias(float[] slopes, SymInt q_len, SymInt k_len, SymInt? offset=None, bool is_causal=False, *, ScalarType? "
+      "alibi_bias(float[] slopes, SymInt q_len, SymInt k_len, SymInt? offset=None, bool "
+      "is_causal=False, *, ScalarType? "
       "dtype=None, Device? device=None) -> Tensor",
       tags);
   m.def(
-      "alibi_bias.Tensor(Tensor slopes, SymInt q_len, SymInt k_len, SymInt? offset=None, bool is_causal=False, *, "
+      "alibi_bias.Tensor(Tensor slopes, SymInt q_len, SymInt k_len, SymInt? offset=None, bool "
+      "is_causal=False, *, "
       "ScalarType? dtype=None) -> Tensor",
       tags);
   m.def(
-      "alibi_softmax(Tensor scores, float[] slopes, Tensor? mask=None, bool is_causal=False, float scale=1., SymInt? "
+      "alibi_softmax(Tensor scores, float[] slopes, Tensor? mask=None, bool is_causal=False, float "
+      "scale=1., SymInt? "
       "offset=None) -> Tensor",
       tags);
   m.def("_alibi_softmax_backward(Tensor grad, Tensor output, float scale) -> Tensor", tags);

@@ -1,5 +1,5 @@
-// The loops of alibi_bias and alibi_softmax, compiled once per instruction set. A row is worked on in the compute type, in scratch
-// that stays in cache, and rounded once.
+// The loops of alibi_bias and alibi_softmax, compiled once per instruction set. A row is worked on
+// in the compute type, in scratch that stays in cache, and rounded once.
 
 #include <posenc/bias/alibi_kernels.h>
 #include <posenc/core/vec_tools.h>
@@ -54,7 +54,8 @@ void softmax_row(T* x, int64_t keys, bool has_key) {
     for (; j + W <= keys; j += W) {
       lanes = at::vec::maximum(lanes, Vec<T>::loadu(x + j));
     }
-    most = at::vec::vec_reduce_all<T>([](const Vec<T>& a, const Vec<T>& b) { return at::vec::maximum(a, b); }, lanes);
+    most = at::vec::vec_reduce_all<T>(
+        [](const Vec<T>& a, const Vec<T>& b) { return at::vec::maximum(a, b); }, lanes);
   }
   for (; j < keys; ++j) {
     most = x[j] <= most ? most : x[j];  // NaN wins
@@ -98,7 +99,8 @@ void alibi_softmax(const AlibiSoftmaxParams& p, int64_t begin, int64_t end, void
     const int64_t i = n % p.q_len, head = n / p.q_len % p.heads, batch = n / p.q_len / p.heads;
     const int64_t position = i + p.offset;
     const int64_t keys = p.causal ? causal_keys(position, p.k_len) : p.k_len;
-    load_row(static_cast<const S*>(p.scores) + row_offset(p.score_strides, batch, head, i), p.score_strides.last, row, keys);
+    load_row(static_cast<const S*>(p.scores) + row_offset(p.score_strides, batch, head, i),
+             p.score_strides.last, row, keys);
     bias_row(static_cast<T>(p.slopes[head]), position, keys, bias);
     for (int64_t j = 0; j < keys; ++j) {
       row[j] = row[j] * scale + bias[j];
@@ -122,21 +124,25 @@ void alibi_softmax(const AlibiSoftmaxParams& p, int64_t begin, int64_t end, void
       }
     }
     fill(row + keys, T(0), p.k_len - keys);
-    store_row(row, static_cast<S*>(p.out) + row_offset(p.out_strides, batch, head, i), p.out_strides.last, p.k_len);
+    store_row(row, static_cast<S*>(p.out) + row_offset(p.out_strides, batch, head, i),
+              p.out_strides.last, p.k_len);
   }
 }
 
-/// scale · w · (g − Σ w·g). Where a weight is 0 the gradient is not touched: it may be NaN under a mask.
+/// scale · w · (g − Σ w·g). Where a weight is 0 the gradient is not touched: it may be NaN under a
+/// mask.
 template <typename S>
-void alibi_softmax_backward(const AlibiSoftmaxParams& p, int64_t begin, int64_t end, void* scratch) {
+void alibi_softmax_backward(const AlibiSoftmaxParams& p, int64_t begin, int64_t end,
+                            void* scratch) {
   using T = compute_t<S>;
   T *grad = static_cast<T*>(scratch), *weight = grad + p.k_len;
   const T scale = static_cast<T>(p.scale);
   for (int64_t n = begin; n < end; ++n) {
     const int64_t i = n % p.q_len, head = n / p.q_len % p.heads, batch = n / p.q_len / p.heads;
-    load_row(static_cast<const S*>(p.scores) + row_offset(p.score_strides, batch, head, i), p.score_strides.last, grad, p.k_len);
-    load_row(static_cast<const S*>(p.weights_in) + row_offset(p.weight_strides, batch, head, i), p.weight_strides.last, weight,
-             p.k_len);
+    load_row(static_cast<const S*>(p.scores) + row_offset(p.score_strides, batch, head, i),
+             p.score_strides.last, grad, p.k_len);
+    load_row(static_cast<const S*>(p.weights_in) + row_offset(p.weight_strides, batch, head, i),
+             p.weight_strides.last, weight, p.k_len);
     for (int64_t j = 0; j < p.k_len; ++j) {
       grad[j] = weight[j] == 0 ? T(0) : grad[j];
     }
@@ -144,7 +150,8 @@ void alibi_softmax_backward(const AlibiSoftmaxParams& p, int64_t begin, int64_t 
     for (int64_t j = 0; j < p.k_len; ++j) {
       grad[j] = scale * weight[j] * (grad[j] - sum);
     }
-    store_row(grad, static_cast<S*>(p.out) + row_offset(p.out_strides, batch, head, i), p.out_strides.last, p.k_len);
+    store_row(grad, static_cast<S*>(p.out) + row_offset(p.out_strides, batch, head, i),
+              p.out_strides.last, p.k_len);
   }
 }
 
@@ -156,6 +163,7 @@ constexpr AlibiKernels kernels_of() {
 }  // namespace
 
 POSENC_DEFINE_ISA_TABLE(AlibiKernelTable, alibi_kernels,
-                        {kernels_of<double>(), kernels_of<float>(), kernels_of<c10::BFloat16>(), kernels_of<c10::Half>()})
+                        {kernels_of<double>(), kernels_of<float>(), kernels_of<c10::BFloat16>(),
+                         kernels_of<c10::Half>()})
 
 }  // namespace posenc::bias

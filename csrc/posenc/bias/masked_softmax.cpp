@@ -17,26 +17,31 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-void check_mask(const char* op, const at::Tensor& mask, const c10::SymInt& batch, const c10::SymInt& heads,
-                const c10::SymInt& q_len, const c10::SymInt& k_len, const at::Device& device) {
-  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, op, ": expected a bool mask, True = keep, got ", mask.scalar_type(),
-                   ". Two conventions are in use for other dtypes: where 0 blocks pass `mask != 0`; where 0.0 keeps and "
+void check_mask(const char* op, const at::Tensor& mask, const c10::SymInt& batch,
+                const c10::SymInt& heads, const c10::SymInt& q_len, const c10::SymInt& k_len,
+                const at::Device& device) {
+  TORCH_CHECK_TYPE(mask.scalar_type() == at::kBool, op, ": expected a bool mask, True = keep, got ",
+                   mask.scalar_type(),
+                   ". Two conventions are in use for other dtypes: where 0 blocks pass `mask != "
+                   "0`; where 0.0 keeps and "
                    "-inf blocks (an additive mask) pass `mask == 0`");
-  TORCH_CHECK_VALUE(mask.device() == device, op, ": expected mask on device ", device, ", got ", mask.device());
+  TORCH_CHECK_VALUE(mask.device() == device, op, ": expected mask on device ", device, ", got ",
+                    mask.device());
   const c10::SymInt full[4] = {batch, heads, q_len, k_len};
   bool good = mask.dim() <= 4;
   for (int64_t d = 1; good && d <= mask.dim(); ++d) {
     good = mask.sym_size(-d) == 1 || mask.sym_size(-d) == full[4 - d];
   }
-  TORCH_CHECK_VALUE(good, op, ": expected a mask that broadcasts to (B, H, L, S) = (", batch, ", ", heads, ", ", q_len,
-                    ", ", k_len, "), got ", mask.sym_sizes());
+  TORCH_CHECK_VALUE(good, op, ": expected a mask that broadcasts to (B, H, L, S) = (", batch, ", ",
+                    heads, ", ", q_len, ", ", k_len, "), got ", mask.sym_sizes());
 }
 
 MaskedSoftmax masked_softmax(at::Tensor scores, const at::Tensor& allowed) {
   if (allowed.defined()) {
     scores = at::where(allowed, scores, at::full({}, -kInfinity, scores.options()));
   }
-  // The maximum only keeps exp in range: results do not depend on it, so no derivative goes through it.
+  // The maximum only keeps exp in range: results do not depend on it, so no derivative goes through
+  // it.
   at::Tensor most = scores.detach().amax(-1, /*keepdim=*/true);
   most = at::where(most == -kInfinity, at::zeros_like(most), most);
   const at::Tensor weights = (scores - most).exp();
@@ -46,12 +51,13 @@ MaskedSoftmax masked_softmax(at::Tensor scores, const at::Tensor& allowed) {
   }
   const at::Tensor empty = allowed.any(-1, /*keepdim=*/true).logical_not();
   const at::Tensor safe = at::where(empty, at::full({}, 1.0, sum.options()), sum);
-  const at::Tensor lse = at::where(empty, at::full({}, -kInfinity, sum.options()), most + safe.log());
+  const at::Tensor lse =
+      at::where(empty, at::full({}, -kInfinity, sum.options()), most + safe.log());
   return {weights / safe, lse.squeeze(-1)};
 }
 
-at::Tensor index_distance(const c10::SymInt& q_len, const c10::SymInt& k_len, const c10::SymInt& offset,
-                          const at::TensorOptions& options) {
+at::Tensor index_distance(const c10::SymInt& q_len, const c10::SymInt& k_len,
+                          const c10::SymInt& offset, const at::TensorOptions& options) {
   const at::TensorOptions index = options.dtype(at::kLong);
   const at::Tensor queries = at::arange(at::Scalar(q_len), index).add(at::Scalar(offset));
   const at::Tensor keys = at::arange(at::Scalar(k_len), index);

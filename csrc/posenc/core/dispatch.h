@@ -24,14 +24,16 @@ inline std::optional<at::Tensor> optional_of(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
 }
 
-/// True where a C++ autograd Function cannot serve and the composite formula (ATen calls alone) must: under a torch.func
-/// transform, which refuses C++ Functions, and for a forward-mode tangent, which they would lose.
+/// True where a C++ autograd Function cannot serve and the composite formula (ATen calls alone)
+/// must: under a torch.func transform, which refuses C++ Functions, and for a forward-mode tangent,
+/// which they would lose.
 bool needs_composite(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors);
 
 /// True where a gradient is to be recorded for one of the tensors.
 bool wants_grad(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors);
 
-/// The numbers as a tensor made of traceable calls only: `at::tensor(list)` writes into memory behind the tracers' back.
+/// The numbers as a tensor made of traceable calls only: `at::tensor(list)` writes into memory
+/// behind the tracers' back.
 at::Tensor float_list_tensor(at::ArrayRef<double> values, const at::TensorOptions& options);
 
 }  // namespace posenc::core

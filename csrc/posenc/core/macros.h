@@ -1,6 +1,7 @@
 #pragma once
 
-/// Marks what libposenc exports; everything else stays inside (the library is compiled with hidden visibility).
+/// Marks what libposenc exports; everything else stays inside (the library is compiled with hidden
+/// visibility).
 #define POSENC_API __attribute__((visibility("default")))
 
 /// A function that the host and the CUDA device share.

@@ -2,10 +2,11 @@
 
 // cos and sin of position · frequency, for the loops of *_simd.cpp. Include it there only.
 //
-// One pure function of (position, frequency) on every path. An integer position p is split as 64·a + r; the angle of 64·a
-// is evaluated exactly in float64 and rotated by the angle of r, and the result is rounded once. So a row costs a few
-// multiply-adds and no sine, and whatever way a position is reached (range, offset, position_ids, another axis, a chunk, a
-// decode step, another instruction set) gives the same bits. A recurrence that runs along the rows would not.
+// One pure function of (position, frequency) on every path. An integer position p is split as 64·a
+// + r; the angle of 64·a is evaluated exactly in float64 and rotated by the angle of r, and the
+// result is rounded once. So a row costs a few multiply-adds and no sine, and whatever way a
+// position is reached (range, offset, position_ids, another axis, a chunk, a decode step, another
+// instruction set) gives the same bits. A recurrence that runs along the rows would not.
 
 #include <algorithm>
 #include <cmath>
@@ -18,7 +19,8 @@ namespace {
 
 class PhaseRows {
  public:
-  /// `inv_freq`: n frequencies, radians per position. `amplitude` scales cos and sin, `sign` (±1) turns sin around.
+  /// `inv_freq`: n frequencies, radians per position. `amplitude` scales cos and sin, `sign` (±1)
+  /// turns sin around.
   PhaseRows(const double* inv_freq, int64_t n, double amplitude = 1.0, double sign = 1.0)
       : inv_freq_(inv_freq),
         n_(n),
@@ -36,7 +38,8 @@ class PhaseRows {
   void row(double position, T* cos, T* sin, int64_t begin, int64_t end) {
     const double block = std::floor(position * (1.0 / kBlock));
     const double rest = position - block * kBlock;
-    if (!(rest == std::floor(rest))) {  // a real-valued position (or NaN, infinity): the sine itself
+    if (!(rest ==
+          std::floor(rest))) {  // a real-valued position (or NaN, infinity): the sine itself
       for (int64_t i = begin; i < end; ++i) {
         double c, s;
         exact(position, inv_freq_[i], &c, &s);
@@ -67,7 +70,8 @@ class PhaseRows {
  private:
   static constexpr int64_t kBlock = 64;  // the bits of steps_known_
 
-  // The product's rounding error (2^-29 rad at position 2^24) is put back to first order, so that the angle is exact.
+  // The product's rounding error (2^-29 rad at position 2^24) is put back to first order, so that
+  // the angle is exact.
   static void exact(double position, double frequency, double* cos, double* sin) {
     const double angle = position * frequency;
     const double error = std::fma(position, frequency, -angle);

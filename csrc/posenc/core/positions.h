@@ -7,12 +7,13 @@
 namespace posenc {
 
 /// \defgroup positions Positions from what a training loop or a cache has
-/// The operators know one form, `position_ids`; these make it from the others. All of them trace, script and export.
+/// The operators know one form, `position_ids`; these make it from the others. All of them trace,
+/// script and export.
 /// @{
 
-/// Positions of real tokens in a padded batch: `cumsum(mask) - 1`, padding before the first token at 0.
-/// \param mask (B, L) or (L): bool, integer or float; nonzero marks a real token.
-/// \return int64, the mask's shape.
+/// Positions of real tokens in a padded batch: `cumsum(mask) - 1`, padding before the first token
+/// at 0. \param mask (B, L) or (L): bool, integer or float; nonzero marks a real token. \return
+/// int64, the mask's shape.
 POSENC_API at::Tensor positions_from_mask(const at::Tensor& mask);
 
 /// Positions in packed documents, restarting at each.
@@ -35,13 +36,14 @@ POSENC_API at::Tensor positions_from_offsets(const at::Tensor& offsets, c10::Sym
 /// \param length the whole sequence, divisible by world_size (2 · world_size with zigzag).
 /// \param zigzag rank r holds the chunks r and 2·world_size − 1 − r, so that causal work is even.
 /// \return int64 (length / world_size).
-POSENC_API at::Tensor positions_for_context_parallel(c10::SymInt length, int64_t rank, int64_t world_size,
-                                                     bool zigzag = false);
+POSENC_API at::Tensor positions_for_context_parallel(c10::SymInt length, int64_t rank,
+                                                     int64_t world_size, bool zigzag = false);
 /// @}
 
 namespace core {
 
-/// The axis that is the batch when `seq_dim` is time: the first other one; −1 for a tensor of one row.
+/// The axis that is the batch when `seq_dim` is time: the first other one; −1 for a tensor of one
+/// row.
 inline int64_t batch_dim(int64_t seq_dim, int64_t rank) {
   if (seq_dim != 0) {
     return 0;
@@ -49,14 +51,15 @@ inline int64_t batch_dim(int64_t seq_dim, int64_t rank) {
   return rank >= 3 ? 1 : -1;
 }
 
-/// Checks the shape of position_ids against x: (L), (1, L), (B, L), and with `n_axes` > 0 also (A, 1 or B, L) with A ≥ n_axes.
-void check_position_ids(const char* op, const std::optional<at::Tensor>& position_ids, const at::Tensor& x,
-                        int64_t seq_dim, int64_t n_axes = 0);
+/// Checks the shape of position_ids against x: (L), (1, L), (B, L), and with `n_axes` > 0 also (A,
+/// 1 or B, L) with A ≥ n_axes.
+void check_position_ids(const char* op, const std::optional<at::Tensor>& position_ids,
+                        const at::Tensor& x, int64_t seq_dim, int64_t n_axes = 0);
 
-/// Positions as float64 of shape (A, 1 or B, L), in traceable calls: `position_ids + offset`, or offset … offset + L − 1.
-/// A is 1 without axes.
-at::Tensor position_tensor(const std::optional<at::Tensor>& position_ids, const c10::SymInt& offset, const c10::SymInt& length,
-                           const at::TensorOptions& options);
+/// Positions as float64 of shape (A, 1 or B, L), in traceable calls: `position_ids + offset`, or
+/// offset … offset + L − 1. A is 1 without axes.
+at::Tensor position_tensor(const std::optional<at::Tensor>& position_ids, const c10::SymInt& offset,
+                           const c10::SymInt& length, const at::TensorOptions& options);
 
 /// Positions as the loops read them.
 struct PositionView {
@@ -65,12 +68,11 @@ struct PositionView {
   double offset = 0;
 
   double at(int64_t axis, int64_t batch, int64_t l) const {
-    return data ? data[axis * axis_stride + batch * batch_stride + l * seq_stride] : offset + static_cast<double>(l);
+    return data ? data[axis * axis_stride + batch * batch_stride + l * seq_stride]
+                : offset + static_cast<double>(l);
   }
   /// True where every row of the batch has the same positions.
-  bool shared_by_batch() const {
-    return batch_stride == 0;
-  }
+  bool shared_by_batch() const { return batch_stride == 0; }
 };
 
 /// The view, and the float64 tensor that keeps its memory alive. CPU tensors.

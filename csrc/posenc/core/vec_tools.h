@@ -1,6 +1,7 @@
 #pragma once
 
-// Small vector tools for *_simd.cpp only: everything is anonymous, so each instruction set keeps its own.
+// Small vector tools for *_simd.cpp only: everything is anonymous, so each instruction set keeps
+// its own.
 
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
@@ -23,11 +24,10 @@ template <typename S>
 using compute_t = std::conditional_t<std::is_same_v<S, double>, double, float>;
 
 /// exp for x ≤ 0 or a little above. 0 below the smallest normal number, NaN for NaN.
-inline Vec<double> exp_weight(const Vec<double>& x) {
-  return x.exp();
-}
+inline Vec<double> exp_weight(const Vec<double>& x) { return x.exp(); }
 
-/// exp(x) = 2^n · exp(r), |r| ≤ ln2/2; a polynomial of degree 6 (interpolated at Chebyshev nodes, error 2e-8).
+/// exp(x) = 2^n · exp(r), |r| ≤ ln2/2; a polynomial of degree 6 (interpolated at Chebyshev nodes,
+/// error 2e-8).
 inline Vec<float> exp_weight(const Vec<float>& x) {
   const Vec<float> lowest(-87.0f);
   const Vec<float> clamped = at::vec::clamp_max(at::vec::clamp_min(x, lowest), Vec<float>(88.0f));
@@ -90,7 +90,8 @@ inline void store_row(const T* src, S* dst, int64_t stride, int64_t n) {
       }
     } else {
       for (; i + Vec<S>::size() <= n; i += Vec<S>::size()) {
-        at::vec::convert_from_float<S>(Vec<T>::loadu(src + i), Vec<T>::loadu(src + i + Vec<T>::size()))
+        at::vec::convert_from_float<S>(Vec<T>::loadu(src + i),
+                                       Vec<T>::loadu(src + i + Vec<T>::size()))
             .store(dst + i);
       }
     }
@@ -100,7 +101,8 @@ inline void store_row(const T* src, S* dst, int64_t stride, int64_t n) {
   }
 }
 
-/// dst (columns × rows) = the transpose of src (rows × columns), in squares that stay in registers or L1.
+/// dst (columns × rows) = the transpose of src (rows × columns), in squares that stay in registers
+/// or L1.
 template <typename T>
 inline void transpose(const T* src, int64_t ld_src, int64_t rows, int64_t columns, T* dst,
                       int64_t ld_dst) {
@@ -165,18 +167,22 @@ inline void fill(T* x, T value, int64_t n) {
   }
 }
 
-/// ‖x‖, never below the true value: rounding and the squares that underflow are added. Infinite where x is not finite.
+/// ‖x‖, never below the true value: rounding and the squares that underflow are added. Infinite
+/// where x is not finite.
 template <typename T>
 inline double norm_above(const T* x, int64_t n) {
   const double squares = static_cast<double>(dot(x, x, n));
   const double n_real = static_cast<double>(n);
-  const double slack = 1.0 + (n_real + 8.0) * static_cast<double>(std::numeric_limits<T>::epsilon());
+  const double slack =
+      1.0 + (n_real + 8.0) * static_cast<double>(std::numeric_limits<T>::epsilon());
   const double lost = std::sqrt(n_real * static_cast<double>(std::numeric_limits<T>::min()));
   const double norm = std::sqrt(squares) * slack + lost;
-  return norm <= std::numeric_limits<double>::max() ? norm : std::numeric_limits<double>::infinity();
+  return norm <= std::numeric_limits<double>::max() ? norm
+                                                    : std::numeric_limits<double>::infinity();
 }
 
-/// Hands out pieces of a thread's scratch, each on a cache line of its own. With a null base it only counts.
+/// Hands out pieces of a thread's scratch, each on a cache line of its own. With a null base it
+/// only counts.
 class Arena {
  public:
   explicit Arena(void* base) : base_(static_cast<char*>(base)) {}
@@ -188,9 +194,7 @@ class Arena {
     return piece;
   }
 
-  int64_t used() const {
-    return used_;
-  }
+  int64_t used() const { return used_; }
 
  private:
   char* base_;

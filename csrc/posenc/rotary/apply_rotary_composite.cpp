@@ -26,7 +26,8 @@ at::Tensor gather_rows(const at::Tensor& table, const at::Tensor& x, const Table
 }
 
 /// The reverse, summed: (B or 1, L, w) → the table's shape.
-at::Tensor scatter_rows(const at::Tensor& grad_rows, const at::Tensor& table, const TableArgs& args) {
+at::Tensor scatter_rows(const at::Tensor& grad_rows, const at::Tensor& table,
+                        const TableArgs& args) {
   if (args.rows) {
     at::Tensor grad = grad_rows;
     if (table.sym_size(0) == 1 && grad.sym_size(0) != 1) {
@@ -47,7 +48,8 @@ at::Tensor scatter_rows(const at::Tensor& grad_rows, const at::Tensor& table, co
     const c10::SymInt rest = table.sym_size(0) - grad.sym_size(0);
     grad = at::cat({grad, at::zeros_symint({rest, width}, grad.options())});
   } else {
-    grad = at::zeros_symint(table.sym_sizes(), grad.options()).index_add(0, ids->reshape({-1}).to(at::kLong), grad);
+    grad = at::zeros_symint(table.sym_sizes(), grad.options())
+               .index_add(0, ids->reshape({-1}).to(at::kLong), grad);
   }
   return grad.to(table.scalar_type());
 }
@@ -80,22 +82,27 @@ at::Tensor sum_to_rows(at::Tensor t, int64_t rank, int64_t seq_dim) {
 
 }  // namespace
 
-at::Tensor apply_rotary_composite(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const TableArgs& args) {
-  auto [cos_lo, cos_hi] = columns(align_rows(gather_rows(cos, x, args), x.dim(), args.rotary.seq_dim), args);
-  auto [sin_lo, sin_hi] = columns(align_rows(gather_rows(sin, x, args), x.dim(), args.rotary.seq_dim), args);
+at::Tensor apply_rotary_composite(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
+                                  const TableArgs& args) {
+  auto [cos_lo, cos_hi] =
+      columns(align_rows(gather_rows(cos, x, args), x.dim(), args.rotary.seq_dim), args);
+  auto [sin_lo, sin_hi] =
+      columns(align_rows(gather_rows(sin, x, args), x.dim(), args.rotary.seq_dim), args);
   return args.rotary.inverse ? rotate_by(x, cos_lo, sin_hi.neg(), cos_hi, sin_lo.neg(), args.rotary)
                              : rotate_by(x, cos_lo, sin_lo, cos_hi, sin_hi, args.rotary);
 }
 
-std::pair<at::Tensor, at::Tensor> table_grads(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& cos,
-                                              const at::Tensor& sin, const TableArgs& args) {
+std::pair<at::Tensor, at::Tensor> table_grads(const at::Tensor& grad, const at::Tensor& x,
+                                              const at::Tensor& cos, const at::Tensor& sin,
+                                              const TableArgs& args) {
   const RotaryArgs& r = args.rotary;
   const at::ScalarType compute = core::compute_dtype(x.scalar_type());
   auto [a, b] = split_pairs(x.to(compute), args.n, r.rotary_start, r.interleaved);
   auto [grad_lo, grad_hi] = split_pairs(grad.to(compute), args.n, r.rotary_start, r.layout_out());
   const auto reduce = [&](const at::Tensor& t) { return sum_to_rows(t, x.dim(), r.seq_dim); };
   at::Tensor cos_lo = reduce(grad_lo * a), cos_hi = reduce(grad_hi * b);
-  // Forward: lo −= b·sin_lo, hi += a·sin_hi. The inverse is the transpose: lo += b·sin_hi, hi −= a·sin_lo.
+  // Forward: lo −= b·sin_lo, hi += a·sin_hi. The inverse is the transpose: lo += b·sin_hi, hi −=
+  // a·sin_lo.
   at::Tensor sin_lo = reduce(r.inverse ? grad_hi * a : grad_lo * b).neg();
   at::Tensor sin_hi = reduce(r.inverse ? grad_lo * b : grad_hi * a);
   at::Tensor cos_rows, sin_rows;

@@ -9,10 +9,11 @@ namespace posenc::rotary {
 namespace {
 
 at::Tensor apply_rotary_cpu(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
-                            const std::optional<at::Tensor>& position_ids, int64_t seq_dim, bool interleaved,
-                            std::optional<bool> interleaved_out, int64_t rotary_start, bool inverse, bool doubled) {
-  const TableArgs args =
-      check_apply_rotary(x, cos, sin, position_ids, seq_dim, interleaved, interleaved_out, rotary_start, inverse, doubled);
+                            const std::optional<at::Tensor>& position_ids, int64_t seq_dim,
+                            bool interleaved, std::optional<bool> interleaved_out,
+                            int64_t rotary_start, bool inverse, bool doubled) {
+  const TableArgs args = check_apply_rotary(x, cos, sin, position_ids, seq_dim, interleaved,
+                                            interleaved_out, rotary_start, inverse, doubled);
   const at::ScalarType compute = core::compute_dtype(x.scalar_type());
   const at::Tensor cos_rows = cos.to(compute).contiguous(), sin_rows = sin.to(compute).contiguous();
   const int64_t width = cos.size(-1);
@@ -37,7 +38,8 @@ at::Tensor apply_rotary_cpu(const at::Tensor& x, const at::Tensor& cos, const at
     if (rows.numel() > 0) {
       const auto [least, most] = rows.aminmax();
       TORCH_CHECK_INDEX(least.item<int64_t>() >= 0 && most.item<int64_t>() < cos.size(0),
-                        "apply_rotary: expected position_ids in [0, ", cos.size(0), "), the rows of cos and sin, got ",
+                        "apply_rotary: expected position_ids in [0, ", cos.size(0),
+                        "), the rows of cos and sin, got ",
                         least.item<int64_t>() < 0 ? least.item<int64_t>() : most.item<int64_t>());
     }
     p.tables.rows = rows.const_data_ptr<int64_t>();
@@ -53,8 +55,6 @@ at::Tensor apply_rotary_cpu(const at::Tensor& x, const at::Tensor& cos, const at
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(posenc, CPU, m) {
-  m.impl("apply_rotary", apply_rotary_cpu);
-}
+TORCH_LIBRARY_IMPL(posenc, CPU, m) { m.impl("apply_rotary", apply_rotary_cpu); }
 
 }  // namespace posenc::rotary

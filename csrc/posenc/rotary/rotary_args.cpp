@@ -19,11 +19,12 @@ RotaryArgs RotaryArgs::transposed() const {
   return result;
 }
 
-RotaryArgs make_args(const std::optional<at::Tensor>& position_ids, c10::SymInt offset, int64_t seq_dim, bool interleaved,
-                     std::optional<bool> interleaved_out, int64_t rotary_start, double attention_factor,
-                     at::OptionalIntArrayRef axes, bool inverse) {
-  RotaryArgs args{position_ids, std::move(offset), seq_dim, interleaved, interleaved_out, rotary_start, attention_factor,
-                  std::nullopt, inverse};
+RotaryArgs make_args(const std::optional<at::Tensor>& position_ids, c10::SymInt offset,
+                     int64_t seq_dim, bool interleaved, std::optional<bool> interleaved_out,
+                     int64_t rotary_start, double attention_factor, at::OptionalIntArrayRef axes,
+                     bool inverse) {
+  RotaryArgs args{position_ids, std::move(offset), seq_dim,      interleaved, interleaved_out,
+                  rotary_start, attention_factor,  std::nullopt, inverse};
   if (axes.has_value()) {
     args.axes = axes->vec();
   }
@@ -32,20 +33,26 @@ RotaryArgs make_args(const std::optional<at::Tensor>& position_ids, c10::SymInt 
 
 void check_rotary(const char* op, const at::Tensor& x, int64_t n, RotaryArgs& args) {
   core::check_floating(op, "x", x);
-  TORCH_CHECK_VALUE(x.dim() >= 2, op, ": expected x of at least 2 axes (time and head_dim), got shape ", x.sym_sizes());
-  args.seq_dim = core::wrap_dim(op, "seq_dim", args.seq_dim, x.dim());
-  TORCH_CHECK_VALUE(args.seq_dim != x.dim() - 1, op, ": expected seq_dim to name the time axis of x, got ", args.seq_dim,
-                    ", the last axis of shape ", x.sym_sizes(), ", which holds the channels");
-  TORCH_CHECK_VALUE(args.rotary_start >= 0, op, ": expected rotary_start >= 0, got ", args.rotary_start);
-  const c10::SymInt head_dim = x.sym_size(-1);
-  TORCH_CHECK_VALUE(head_dim >= args.rotary_start + 2 * n, op, ": expected head_dim >= ", args.rotary_start + 2 * n,
-                    " (rotary_start ", args.rotary_start, " + 2 * ", n, " frequencies), got ", head_dim, " in x of shape ",
+  TORCH_CHECK_VALUE(x.dim() >= 2, op,
+                    ": expected x of at least 2 axes (time and head_dim), got shape ",
                     x.sym_sizes());
-  TORCH_CHECK_VALUE(std::isfinite(args.attention_factor), op, ": expected a finite attention_factor, got ",
-                    args.attention_factor);
+  args.seq_dim = core::wrap_dim(op, "seq_dim", args.seq_dim, x.dim());
+  TORCH_CHECK_VALUE(args.seq_dim != x.dim() - 1, op,
+                    ": expected seq_dim to name the time axis of x, got ", args.seq_dim,
+                    ", the last axis of shape ", x.sym_sizes(), ", which holds the channels");
+  TORCH_CHECK_VALUE(args.rotary_start >= 0, op, ": expected rotary_start >= 0, got ",
+                    args.rotary_start);
+  const c10::SymInt head_dim = x.sym_size(-1);
+  TORCH_CHECK_VALUE(head_dim >= args.rotary_start + 2 * n, op,
+                    ": expected head_dim >= ", args.rotary_start + 2 * n, " (rotary_start ",
+                    args.rotary_start, " + 2 * ", n, " frequencies), got ", head_dim,
+                    " in x of shape ", x.sym_sizes());
+  TORCH_CHECK_VALUE(std::isfinite(args.attention_factor), op,
+                    ": expected a finite attention_factor, got ", args.attention_factor);
   if (args.axes.has_value()) {
-    TORCH_CHECK_VALUE(static_cast<int64_t>(args.axes->size()) == n, op, ": expected axes to name one position axis for each of the ",
-                      n, " frequencies, got ", args.axes->size(), " entries");
+    TORCH_CHECK_VALUE(static_cast<int64_t>(args.axes->size()) == n, op,
+                      ": expected axes to name one position axis for each of the ", n,
+                      " frequencies, got ", args.axes->size(), " entries");
     for (int64_t axis : *args.axes) {
       TORCH_CHECK_VALUE(axis >= 0 && axis < 16, op, ": expected axes in [0, 15], got ", axis);
     }
@@ -58,25 +65,30 @@ int64_t head_dim_axis(const at::Tensor& x, int64_t seq_dim) {
   return 3 - batch - seq_dim;  // the one of {0, 1, 2} that is neither
 }
 
-void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& inv_freq, const RotaryArgs& args) {
+void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& inv_freq,
+                       const RotaryArgs& args) {
   TORCH_CHECK_TYPE(inv_freq.scalar_type() == at::kDouble, op,
-                   ": expected inv_freq of dtype float64 (frequencies lose 16 bits of position in float32), got ",
+                   ": expected inv_freq of dtype float64 (frequencies lose 16 bits of position in "
+                   "float32), got ",
                    inv_freq.scalar_type());
-  TORCH_CHECK_VALUE(inv_freq.device() == x.device(), op, ": expected inv_freq on x's device ", x.device(), ", got ",
-                    inv_freq.device());
+  TORCH_CHECK_VALUE(inv_freq.device() == x.device(), op, ": expected inv_freq on x's device ",
+                    x.device(), ", got ", inv_freq.device());
   if (inv_freq.dim() == 1) {
     return;
   }
-  TORCH_CHECK_VALUE(inv_freq.dim() == 3, op, ": expected inv_freq of shape (n), (B, 1, n), or for a 4-D x (1, H, n), got ",
+  TORCH_CHECK_VALUE(inv_freq.dim() == 3, op,
+                    ": expected inv_freq of shape (n), (B, 1, n), or for a 4-D x (1, H, n), got ",
                     inv_freq.sym_sizes(), " for x of shape ", x.sym_sizes());
   const int64_t batch_axis = core::batch_dim(args.seq_dim, x.dim());
   const c10::SymInt batch = batch_axis < 0 ? c10::SymInt(1) : x.sym_size(batch_axis);
-  const c10::SymInt heads = x.dim() == 4 ? x.sym_size(head_dim_axis(x, args.seq_dim)) : c10::SymInt(1);
+  const c10::SymInt heads =
+      x.dim() == 4 ? x.sym_size(head_dim_axis(x, args.seq_dim)) : c10::SymInt(1);
   const c10::SymInt rows = inv_freq.sym_size(0), columns = inv_freq.sym_size(1);
   const bool per_batch = columns == 1 && (rows == 1 || rows == batch);
   const bool per_head = rows == 1 && columns == heads;
-  TORCH_CHECK_VALUE(per_batch || per_head, op, ": expected inv_freq of shape (n), (", batch, ", 1, n) or (1, ", heads,
-                    ", n) for x of shape ", x.sym_sizes(), ", got ", inv_freq.sym_sizes());
+  TORCH_CHECK_VALUE(per_batch || per_head, op, ": expected inv_freq of shape (n), (", batch,
+                    ", 1, n) or (1, ", heads, ", n) for x of shape ", x.sym_sizes(), ", got ",
+                    inv_freq.sym_sizes());
 }
 
 }  // namespace posenc::rotary

@@ -1,6 +1,7 @@
 #pragma once
 
-// The arguments of the rotary operators that are not tensors to rotate, and their checks; shared by Meta, CPU and Autograd.
+// The arguments of the rotary operators that are not tensors to rotate, and their checks; shared by
+// Meta, CPU and Autograd.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
@@ -19,9 +20,7 @@ struct RotaryArgs {
   std::optional<std::vector<int64_t>> axes;
   bool inverse = false;
 
-  bool layout_out() const {
-    return interleaved_out.value_or(interleaved);
-  }
+  bool layout_out() const { return interleaved_out.value_or(interleaved); }
   int64_t n_axes() const;
 
   at::OptionalIntArrayRef axes_ref() const {
@@ -33,15 +32,17 @@ struct RotaryArgs {
 };
 
 /// The schema's arguments as one value.
-RotaryArgs make_args(const std::optional<at::Tensor>& position_ids, c10::SymInt offset, int64_t seq_dim, bool interleaved,
-                     std::optional<bool> interleaved_out, int64_t rotary_start, double attention_factor,
-                     at::OptionalIntArrayRef axes, bool inverse);
+RotaryArgs make_args(const std::optional<at::Tensor>& position_ids, c10::SymInt offset,
+                     int64_t seq_dim, bool interleaved, std::optional<bool> interleaved_out,
+                     int64_t rotary_start, double attention_factor, at::OptionalIntArrayRef axes,
+                     bool inverse);
 
 /// Checks x and the arguments against `n` frequencies, and wraps seq_dim. Works on symbolic sizes.
 void check_rotary(const char* op, const at::Tensor& x, int64_t n, RotaryArgs& args);
 
 /// Checks frequencies given as a tensor: float64 (n), (B, 1, n), or for a 4-D x (1, H, n).
-void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& inv_freq, const RotaryArgs& args);
+void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& inv_freq,
+                       const RotaryArgs& args);
 
 /// The axis of a 4-D x that is neither batch, time nor channel: the heads.
 int64_t head_dim_axis(const at::Tensor& x, int64_t seq_dim);

@@ -24,8 +24,8 @@ at::Tensor align_rows(at::Tensor rows, int64_t rank, int64_t seq_dim) {
 }
 
 at::Tensor aligned_positions(const at::Tensor& x, const RotaryArgs& args) {
-  at::Tensor positions =
-      core::position_tensor(args.position_ids, args.offset, x.sym_size(args.seq_dim), x.options());  // (A, B, L)
+  at::Tensor positions = core::position_tensor(args.position_ids, args.offset,
+                                               x.sym_size(args.seq_dim), x.options());  // (A, B, L)
   if (args.axes.has_value() && !args.axes->empty() && positions.sym_size(0) > 1) {
     std::vector<at::Tensor> chosen;
     chosen.reserve(args.axes->size());
@@ -61,7 +61,8 @@ at::Tensor phases(const at::Tensor& x, const at::Tensor& inv_freq, const RotaryA
   return positions * align_freq(inv_freq.to(positions.scalar_type()), x, args.seq_dim);
 }
 
-std::pair<at::Tensor, at::Tensor> split_pairs(const at::Tensor& x, int64_t n, int64_t start, bool interleaved) {
+std::pair<at::Tensor, at::Tensor> split_pairs(const at::Tensor& x, int64_t n, int64_t start,
+                                              bool interleaved) {
   const at::Tensor part = x.narrow(-1, start, 2 * n);
   if (interleaved) {
     // reshape, not unflatten: the batched gradients of torch.autograd have a rule for it.
@@ -83,14 +84,14 @@ at::Tensor join_pairs(const at::Tensor& lo, const at::Tensor& hi, bool interleav
   return at::stack({lo, hi}, -1).reshape_symint(shape);
 }
 
-at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Tensor& sin_lo, const at::Tensor& cos_hi,
-                     const at::Tensor& sin_hi, const RotaryArgs& args) {
+at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Tensor& sin_lo,
+                     const at::Tensor& cos_hi, const at::Tensor& sin_hi, const RotaryArgs& args) {
   const int64_t n = cos_lo.size(-1), start = args.rotary_start;
   const at::ScalarType compute = core::compute_dtype(x.scalar_type());
   auto [a, b] = split_pairs(x, n, start, args.interleaved);
   at::Tensor lo, hi;
-  rotate_pair(a.to(compute), b.to(compute), cos_lo.to(compute), sin_lo.to(compute), cos_hi.to(compute), sin_hi.to(compute),
-              lo, hi);
+  rotate_pair(a.to(compute), b.to(compute), cos_lo.to(compute), sin_lo.to(compute),
+              cos_hi.to(compute), sin_hi.to(compute), lo, hi);
   const at::Tensor y = join_pairs(lo, hi, args.layout_out()).to(x.scalar_type());
   const c10::SymInt end = x.sym_size(-1) - (start + 2 * n);
   if (start == 0 && end == 0) {
@@ -99,14 +100,17 @@ at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Te
   return at::cat({x.narrow(-1, 0, start), y, x.narrow_symint(-1, start + 2 * n, end)}, -1);
 }
 
-at::Tensor rotary_embedding_composite(const at::Tensor& x, const at::Tensor& inv_freq, const RotaryArgs& args) {
+at::Tensor rotary_embedding_composite(const at::Tensor& x, const at::Tensor& inv_freq,
+                                      const RotaryArgs& args) {
   const at::Tensor angle = phases(x, inv_freq, args);
   const at::Tensor cos = angle.cos() * args.attention_factor;
-  const at::Tensor sin = angle.sin() * (args.inverse ? -args.attention_factor : args.attention_factor);
+  const at::Tensor sin =
+      angle.sin() * (args.inverse ? -args.attention_factor : args.attention_factor);
   return rotate_by(x, cos, sin, cos, sin, args);
 }
 
-at::Tensor inv_freq_grad(const at::Tensor& grad, const at::Tensor& y, const at::Tensor& inv_freq, const RotaryArgs& args) {
+at::Tensor inv_freq_grad(const at::Tensor& grad, const at::Tensor& y, const at::Tensor& inv_freq,
+                         const RotaryArgs& args) {
   const int64_t n = inv_freq.size(-1);
   const at::ScalarType compute = core::compute_dtype(y.scalar_type());
   auto [grad_lo, grad_hi] = split_pairs(grad.to(compute), n, args.rotary_start, args.layout_out());
@@ -117,10 +121,12 @@ at::Tensor inv_freq_grad(const at::Tensor& grad, const at::Tensor& y, const at::
   }
   const at::Tensor positions = aligned_positions(grad, args);
   const at::Tensor aligned = align_freq(inv_freq, grad, args.seq_dim);
-  // Axes that neither the positions nor the frequencies have are summed first, while the numbers are still float32.
+  // Axes that neither the positions nor the frequencies have are summed first, while the numbers
+  // are still float32.
   std::vector<int64_t> spare;
   for (int64_t d = 0; d < grad.dim() - 1; ++d) {
-    const bool per_head = inv_freq.dim() == 3 && grad.dim() == 4 && d == head_dim_axis(grad, args.seq_dim);
+    const bool per_head =
+        inv_freq.dim() == 3 && grad.dim() == 4 && d == head_dim_axis(grad, args.seq_dim);
     if (d != args.seq_dim && d != core::batch_dim(args.seq_dim, grad.dim()) && !per_head) {
       spare.push_back(d);
     }

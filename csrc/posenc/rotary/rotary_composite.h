@@ -1,6 +1,7 @@
 #pragma once
 
-// The rotation in ATen calls alone: what torch.func, forward-mode AD and devices without a kernel run. Never touches data.
+// The rotation in ATen calls alone: what torch.func, forward-mode AD and devices without a kernel
+// run. Never touches data.
 
 #include <posenc/rotary/rotary_args.h>
 
@@ -19,19 +20,22 @@ at::Tensor aligned_positions(const at::Tensor& x, const RotaryArgs& args);
 at::Tensor align_freq(const at::Tensor& inv_freq, const at::Tensor& x, int64_t seq_dim);
 
 /// The two channels of each pair of the rotated part, as x lays them out.
-std::pair<at::Tensor, at::Tensor> split_pairs(const at::Tensor& x, int64_t n, int64_t start, bool interleaved);
+std::pair<at::Tensor, at::Tensor> split_pairs(const at::Tensor& x, int64_t n, int64_t start,
+                                              bool interleaved);
 
 /// (…, n) and (…, n) as the pairs of one (…, 2n): side by side, or in two halves.
 at::Tensor join_pairs(const at::Tensor& lo, const at::Tensor& hi, bool interleaved);
 
 /// Rotates by cos and sin aligned with x; `inverse` is not applied here.
-at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Tensor& sin_lo, const at::Tensor& cos_hi,
-                     const at::Tensor& sin_hi, const RotaryArgs& args);
+at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Tensor& sin_lo,
+                     const at::Tensor& cos_hi, const at::Tensor& sin_hi, const RotaryArgs& args);
 
-at::Tensor rotary_embedding_composite(const at::Tensor& x, const at::Tensor& inv_freq, const RotaryArgs& args);
+at::Tensor rotary_embedding_composite(const at::Tensor& x, const at::Tensor& inv_freq,
+                                      const RotaryArgs& args);
 
-/// Σ over everything that inv_freq does not have of position · (dy × y): the gradient of the frequencies from the output y
-/// and its gradient, both in the output's layout.
-at::Tensor inv_freq_grad(const at::Tensor& grad, const at::Tensor& y, const at::Tensor& inv_freq, const RotaryArgs& args);
+/// Σ over everything that inv_freq does not have of position · (dy × y): the gradient of the
+/// frequencies from the output y and its gradient, both in the output's layout.
+at::Tensor inv_freq_grad(const at::Tensor& grad, const at::Tensor& y, const at::Tensor& inv_freq,
+                         const RotaryArgs& args);
 
 }  // namespace posenc::rotary

@@ -13,8 +13,9 @@ struct Strides {
   int64_t batch, seq, head, last;
 };
 
-/// cos and sin given as tables (apply_rotary): rows of `width` n, or 2n where the two channels of a pair have numbers of
-/// their own, as transformers' doubled tables allow. Elements have the loops' compute type.
+/// cos and sin given as tables (apply_rotary): rows of `width` n, or 2n where the two channels of a
+/// pair have numbers of their own, as transformers' doubled tables allow. Elements have the loops'
+/// compute type.
 struct Tables {
   const void* cos = nullptr;  ///< nullptr: cos and sin come from inv_freq
   const void* sin = nullptr;
@@ -42,8 +43,8 @@ struct RotaryParams {
   int64_t seq_block;  ///< rows that share the work of their cos and sin: at most kMaxSeqBlock
 };
 
-/// A block of rows is one task, and tasks run over (seq block, batch), batch fastest, so that a batch with equal positions
-/// makes each cos and sin once.
+/// A block of rows is one task, and tasks run over (seq block, batch), batch fastest, so that a
+/// batch with equal positions makes each cos and sin once.
 constexpr int64_t kMaxSeqBlock = 64;
 
 struct RotaryKernels {

@@ -9,7 +9,8 @@ int64_t RotaryPositionalEmbeddingOptions::width() const {
   if (rotary_dim_.has_value()) {
     return *rotary_dim_;
   }
-  // In a proportional scaling the factor is the share of frequencies that are kept, over the whole head.
+  // In a proportional scaling the factor is the share of frequencies that are kept, over the whole
+  // head.
   if (scaling_.partial_rotary_factor.has_value() && scaling_.type != "proportional") {
     return static_cast<int64_t>(static_cast<double>(d_model_) * *scaling_.partial_rotary_factor);
   }
@@ -20,24 +21,30 @@ void RotaryPositionalEmbeddingOptions::check() const {
   const char* op = "RotaryPositionalEmbedding";
   TORCH_CHECK_VALUE(d_model_ > 0, op, ": expected d_model > 0, got ", d_model_);
   TORCH_CHECK_VALUE(max_seq_len_ > 0, op, ": expected max_seq_len > 0, got ", max_seq_len_);
-  TORCH_CHECK_VALUE(std::isfinite(base_) && base_ > 0, op, ": expected a finite base > 0, got ", base_);
-  TORCH_CHECK_VALUE(!attention_factor_ || std::isfinite(*attention_factor_), op, ": expected a finite attention_factor, got ",
-                    attention_factor_.value_or(0));
+  TORCH_CHECK_VALUE(std::isfinite(base_) && base_ > 0, op, ": expected a finite base > 0, got ",
+                    base_);
+  TORCH_CHECK_VALUE(!attention_factor_ || std::isfinite(*attention_factor_), op,
+                    ": expected a finite attention_factor, got ", attention_factor_.value_or(0));
   TORCH_CHECK_VALUE(!scaling_.rope_theta || base_ == 10000.0 || base_ == *scaling_.rope_theta, op,
-                    ": expected one theta, got base ", base_, " and a scaling with rope_theta ", scaling_.rope_theta.value_or(0));
-  TORCH_CHECK_VALUE(rotary_start_ >= 0 && rotary_start_ < d_model_, op, ": expected rotary_start in [0, d_model) = [0, ", d_model_,
-                    "), got ", rotary_start_);
+                    ": expected one theta, got base ", base_, " and a scaling with rope_theta ",
+                    scaling_.rope_theta.value_or(0));
+  TORCH_CHECK_VALUE(rotary_start_ >= 0 && rotary_start_ < d_model_, op,
+                    ": expected rotary_start in [0, d_model) = [0, ", d_model_, "), got ",
+                    rotary_start_);
   const int64_t rotated = width();
-  TORCH_CHECK_VALUE(rotated > 0 && rotated % 2 == 0, op, ": expected an even, positive number of rotated channels (",
-                    rotary_dim_.has_value()                          ? "rotary_dim"
+  TORCH_CHECK_VALUE(rotated > 0 && rotated % 2 == 0, op,
+                    ": expected an even, positive number of rotated channels (",
+                    rotary_dim_.has_value()                      ? "rotary_dim"
                     : scaling_.partial_rotary_factor.has_value() ? "d_model * partial_rotary_factor"
-                                                                     : "d_model - rotary_start",
+                                                                 : "d_model - rotary_start",
                     "), got ", rotated);
-  TORCH_CHECK_VALUE(rotary_start_ + rotated <= d_model_, op, ": expected rotary_start + rotary_dim <= d_model = ", d_model_, ", got ",
+  TORCH_CHECK_VALUE(rotary_start_ + rotated <= d_model_, op,
+                    ": expected rotary_start + rotary_dim <= d_model = ", d_model_, ", got ",
                     rotary_start_, " + ", rotated);
   if (axes_.has_value()) {
-    TORCH_CHECK_VALUE(static_cast<int64_t>(axes_->size()) == rotated / 2, op, ": expected axes to name one position axis for each of the ",
-                      rotated / 2, " frequencies, got ", axes_->size(), " entries");
+    TORCH_CHECK_VALUE(static_cast<int64_t>(axes_->size()) == rotated / 2, op,
+                      ": expected axes to name one position axis for each of the ", rotated / 2,
+                      " frequencies, got ", axes_->size(), " entries");
     for (int64_t axis : *axes_) {
       TORCH_CHECK_VALUE(axis >= 0 && axis < 16, op, ": expected axes in [0, 15], got ", axis);
     }
@@ -54,7 +61,8 @@ RopeFrequencies RotaryPositionalEmbeddingOptions::frequencies() const {
   return result;
 }
 
-RotaryPositionalEmbeddingImpl::RotaryPositionalEmbeddingImpl(RotaryPositionalEmbeddingOptions options_)
+RotaryPositionalEmbeddingImpl::RotaryPositionalEmbeddingImpl(
+    RotaryPositionalEmbeddingOptions options_)
     : options(std::move(options_)) {
   reset();
 }
@@ -65,50 +73,59 @@ void RotaryPositionalEmbeddingImpl::reset() {
 }
 
 void RotaryPositionalEmbeddingImpl::pretty_print(std::ostream& stream) const {
-  stream << "posenc::nn::RotaryPositionalEmbedding(d_model=" << options.d_model() << ", base=" << options.theta()
-         << ", interleaved=" << std::boolalpha << options.interleaved() << ", rotary_dim=" << options.width()
-         << ", rotary_start=" << options.rotary_start() << ", scaling=" << options.scaling().type << ")";
+  stream << "posenc::nn::RotaryPositionalEmbedding(d_model=" << options.d_model()
+         << ", base=" << options.theta() << ", interleaved=" << std::boolalpha
+         << options.interleaved() << ", rotary_dim=" << options.width()
+         << ", rotary_start=" << options.rotary_start() << ", scaling=" << options.scaling().type
+         << ")";
 }
 
-at::Tensor RotaryPositionalEmbeddingImpl::forward(const at::Tensor& x, const std::optional<at::Tensor>& position_ids,
+at::Tensor RotaryPositionalEmbeddingImpl::forward(const at::Tensor& x,
+                                                  const std::optional<at::Tensor>& position_ids,
                                                   int64_t offset) const {
   const auto rotate = [&](const auto& inv_freq) {
-    return rotary_embedding(x, inv_freq, position_ids, offset, options.seq_dim(), options.interleaved(), std::nullopt,
-                            options.rotary_start(), frequencies.attention_factor,
-                            options.axes() ? at::OptionalIntArrayRef(at::IntArrayRef(*options.axes())) : std::nullopt);
+    return rotary_embedding(
+        x, inv_freq, position_ids, offset, options.seq_dim(), options.interleaved(), std::nullopt,
+        options.rotary_start(), frequencies.attention_factor,
+        options.axes() ? at::OptionalIntArrayRef(at::IntArrayRef(*options.axes())) : std::nullopt);
   };
   if (!options.scaling().depends_on_length()) {
     return rotate(at::ArrayRef<double>(frequencies.inv_freq));
   }
   const at::Tensor lengths = rope_lengths(x, position_ids, offset, options.seq_dim());
   return rotate(frequencies.long_inv_freq.empty()
-                    ? dynamic_ntk_inv_freq(lengths, frequencies.inv_freq, *options.scaling().factor, frequencies.trained_length)
-                    : longrope_inv_freq(lengths, frequencies.inv_freq, frequencies.long_inv_freq, frequencies.trained_length));
+                    ? dynamic_ntk_inv_freq(lengths, frequencies.inv_freq, *options.scaling().factor,
+                                           frequencies.trained_length)
+                    : longrope_inv_freq(lengths, frequencies.inv_freq, frequencies.long_inv_freq,
+                                        frequencies.trained_length));
 }
 
-std::pair<at::Tensor, at::Tensor> RotaryPositionalEmbeddingImpl::rotate(const at::Tensor& q, const at::Tensor& k,
-                                                                        const std::optional<at::Tensor>& position_ids,
-                                                                        int64_t offset) const {
+std::pair<at::Tensor, at::Tensor> RotaryPositionalEmbeddingImpl::rotate(
+    const at::Tensor& q, const at::Tensor& k, const std::optional<at::Tensor>& position_ids,
+    int64_t offset) const {
   return {forward(q, position_ids, offset), forward(k, position_ids, offset)};
 }
 
-at::Tensor RotaryPositionalEmbeddingImpl::apply_rotary_pos_emb(const at::Tensor& x, std::optional<int64_t> seq_len,
+at::Tensor RotaryPositionalEmbeddingImpl::apply_rotary_pos_emb(const at::Tensor& x,
+                                                               std::optional<int64_t> seq_len,
                                                                int64_t offset) const {
   if (seq_len.has_value()) {
     const int64_t dim = options.seq_dim() < 0 ? options.seq_dim() + x.dim() : options.seq_dim();
     TORCH_CHECK_VALUE(dim >= 0 && dim < x.dim() && x.size(dim) == *seq_len,
-                      "apply_rotary_pos_emb: expected seq_len to be the length of x on axis ", options.seq_dim(), ", got ", *seq_len,
-                      " for x of shape ", x.sizes());
+                      "apply_rotary_pos_emb: expected seq_len to be the length of x on axis ",
+                      options.seq_dim(), ", got ", *seq_len, " for x of shape ", x.sizes());
   }
   return forward(x, std::nullopt, offset);
 }
 
-LongSequenceRoPEImpl::LongSequenceRoPEImpl(LongSequenceRoPEOptions options_) : options(std::move(options_)) {
+LongSequenceRoPEImpl::LongSequenceRoPEImpl(LongSequenceRoPEOptions options_)
+    : options(std::move(options_)) {
   reset();
 }
 
 void LongSequenceRoPEImpl::reset() {
-  TORCH_CHECK_VALUE(options.chunk_size() > 0, "LongSequenceRoPE: expected chunk_size > 0, got ", options.chunk_size());
+  TORCH_CHECK_VALUE(options.chunk_size() > 0, "LongSequenceRoPE: expected chunk_size > 0, got ",
+                    options.chunk_size());
   RotaryPositionalEmbeddingOptions rope(options.head_dim());
   rope.base(options.base());
   rope.check();
@@ -116,7 +133,8 @@ void LongSequenceRoPEImpl::reset() {
 }
 
 void LongSequenceRoPEImpl::pretty_print(std::ostream& stream) const {
-  stream << "posenc::nn::LongSequenceRoPE(head_dim=" << options.head_dim() << ", chunk_size=" << options.chunk_size() << ")";
+  stream << "posenc::nn::LongSequenceRoPE(head_dim=" << options.head_dim()
+         << ", chunk_size=" << options.chunk_size() << ")";
 }
 
 at::Tensor LongSequenceRoPEImpl::forward(const at::Tensor& x, bool /*use_chunking*/) const {

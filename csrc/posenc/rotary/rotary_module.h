@@ -12,14 +12,15 @@ namespace posenc::nn {
 /// Options of RotaryPositionalEmbedding.
 ///
 /// \code
-/// RotaryPositionalEmbedding rope(RotaryPositionalEmbeddingOptions(/*d_model=*/64).base(500000).interleaved(false));
-/// \endcode
+/// RotaryPositionalEmbedding
+/// rope(RotaryPositionalEmbeddingOptions(/*d_model=*/64).base(500000).interleaved(false)); \endcode
 struct POSENC_API RotaryPositionalEmbeddingOptions {
   /* implicit */ RotaryPositionalEmbeddingOptions(int64_t d_model) : d_model_(d_model) {}
 
   /// Channels of one head, the last axis of the input.
   TORCH_ARG(int64_t, d_model);
-  /// The length that the model was made for. RoPE itself has no limit; kept for the article's signature and for scaling.
+  /// The length that the model was made for. RoPE itself has no limit; kept for the article's
+  /// signature and for scaling.
   TORCH_ARG(int64_t, max_seq_len) = 5000;
   /// θ of the frequencies θ^(−2i/rotary_dim).
   TORCH_ARG(double, base) = 10000.0;
@@ -49,8 +50,10 @@ struct POSENC_API RotaryPositionalEmbeddingOptions {
   RopeFrequencies frequencies() const;
 };
 
-/// Rotary position embedding as a module: options and frequencies, no parameter and no buffer. See posenc::rotary_embedding.
-class POSENC_API RotaryPositionalEmbeddingImpl : public torch::nn::Cloneable<RotaryPositionalEmbeddingImpl> {
+/// Rotary position embedding as a module: options and frequencies, no parameter and no buffer. See
+/// posenc::rotary_embedding.
+class POSENC_API RotaryPositionalEmbeddingImpl
+    : public torch::nn::Cloneable<RotaryPositionalEmbeddingImpl> {
  public:
   explicit RotaryPositionalEmbeddingImpl(int64_t d_model)
       : RotaryPositionalEmbeddingImpl(RotaryPositionalEmbeddingOptions(d_model)) {}
@@ -62,22 +65,27 @@ class POSENC_API RotaryPositionalEmbeddingImpl : public torch::nn::Cloneable<Rot
   /// \param x (B, L, H, d_model), or another rank with time at options.seq_dim.
   /// \param position_ids (L), (1, L), (B, L), with axes (A, B, L).
   /// \param offset tokens before this call.
-  at::Tensor forward(const at::Tensor& x, const std::optional<at::Tensor>& position_ids = std::nullopt, int64_t offset = 0) const;
+  at::Tensor forward(const at::Tensor& x,
+                     const std::optional<at::Tensor>& position_ids = std::nullopt,
+                     int64_t offset = 0) const;
 
   /// Query and key, which may differ in their number of heads, by the same positions.
-  std::pair<at::Tensor, at::Tensor> rotate(const at::Tensor& q, const at::Tensor& k,
-                                           const std::optional<at::Tensor>& position_ids = std::nullopt,
-                                           int64_t offset = 0) const;
+  std::pair<at::Tensor, at::Tensor> rotate(
+      const at::Tensor& q, const at::Tensor& k,
+      const std::optional<at::Tensor>& position_ids = std::nullopt, int64_t offset = 0) const;
 
   /// The article's name; `seq_len`, where given, must be x's length.
-  at::Tensor apply_rotary_pos_emb(const at::Tensor& x, std::optional<int64_t> seq_len = std::nullopt, int64_t offset = 0) const;
+  at::Tensor apply_rotary_pos_emb(const at::Tensor& x,
+                                  std::optional<int64_t> seq_len = std::nullopt,
+                                  int64_t offset = 0) const;
 
   RotaryPositionalEmbeddingOptions options;
   /// Not tensors, so that no cast of the module rounds them and no state dict holds them.
   RopeFrequencies frequencies;
 
  protected:
-  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<at::Tensor>())}, {2, torch::nn::AnyValue(int64_t(0))})
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<at::Tensor>())},
+                           {2, torch::nn::AnyValue(int64_t(0))})
 };
 TORCH_MODULE(RotaryPositionalEmbedding);
 
@@ -94,12 +102,14 @@ struct POSENC_API LongSequenceRoPEOptions {
 
 /// RoPE for long sequences, x (B, L, H, head_dim).
 ///
-/// The article cuts the sequence into chunks so that its tables stay small. The operator here keeps no table and works in
-/// blocks of 64 rows at any length, so whole and chunked are one computation: the same bits, the same time, and a scratch of
-/// some kilobytes either way. `use_chunking` and `chunk_size` are kept, and checked, for the article's signature.
+/// The article cuts the sequence into chunks so that its tables stay small. The operator here keeps
+/// no table and works in blocks of 64 rows at any length, so whole and chunked are one computation:
+/// the same bits, the same time, and a scratch of some kilobytes either way. `use_chunking` and
+/// `chunk_size` are kept, and checked, for the article's signature.
 class POSENC_API LongSequenceRoPEImpl : public torch::nn::Cloneable<LongSequenceRoPEImpl> {
  public:
-  explicit LongSequenceRoPEImpl(int64_t head_dim) : LongSequenceRoPEImpl(LongSequenceRoPEOptions(head_dim)) {}
+  explicit LongSequenceRoPEImpl(int64_t head_dim)
+      : LongSequenceRoPEImpl(LongSequenceRoPEOptions(head_dim)) {}
   explicit LongSequenceRoPEImpl(LongSequenceRoPEOptions options_);
 
   void reset() override;

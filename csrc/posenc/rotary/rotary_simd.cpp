@@ -1,4 +1,5 @@
-// The rotation loops, compiled once per instruction set. Pointers and numbers only; everything anonymous but the table.
+// The rotation loops, compiled once per instruction set. Pointers and numbers only; everything
+// anonymous but the table.
 
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
@@ -17,7 +18,8 @@ using at::vec::Vectorized;
 template <typename T>
 using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-/// A vector register of T as the one (float, double) or two (half types) registers of its compute type.
+/// A vector register of T as the one (float, double) or two (half types) registers of its compute
+/// type.
 template <typename T>
 struct Lanes {
   using V = Vectorized<Compute<T>>;
@@ -46,7 +48,8 @@ struct Angles {
   const C *cos_lo, *sin_lo, *cos_hi, *sin_hi;
 };
 
-/// Rotates the pairs of one row of one head: `x`, `y` point at the first rotated channel, unit stride.
+/// Rotates the pairs of one row of one head: `x`, `y` point at the first rotated channel, unit
+/// stride.
 template <typename T, bool kInterleavedIn, bool kInterleavedOut>
 inline void rotate_row(const T* x, T* y, int64_t n, const Angles<Compute<T>>& angles) {
   using C = Compute<T>;
@@ -61,7 +64,8 @@ inline void rotate_row(const T* x, T* y, int64_t n, const Angles<Compute<T>>& an
     if constexpr (kInterleavedIn) {
       L::load(x + 2 * i, first);
       L::load(x + 2 * i + L::kWidth, second);
-      // Registers in memory order: first[0], first[1], second[0], second[1]; neighbours hold whole pairs.
+      // Registers in memory order: first[0], first[1], second[0], second[1]; neighbours hold whole
+      // pairs.
       V all[2 * kParts];
       for (int k = 0; k < kParts; ++k) {
         all[k] = first[k];
@@ -77,8 +81,8 @@ inline void rotate_row(const T* x, T* y, int64_t n, const Angles<Compute<T>>& an
     V lo[kParts], hi[kParts];
     for (int k = 0; k < kParts; ++k) {
       const int64_t j = i + k * kPart;
-      rotate_pair(a[k], b[k], V::loadu(angles.cos_lo + j), V::loadu(angles.sin_lo + j), V::loadu(angles.cos_hi + j),
-                  V::loadu(angles.sin_hi + j), lo[k], hi[k]);
+      rotate_pair(a[k], b[k], V::loadu(angles.cos_lo + j), V::loadu(angles.sin_lo + j),
+                  V::loadu(angles.cos_hi + j), V::loadu(angles.sin_hi + j), lo[k], hi[k]);
     }
     if constexpr (kInterleavedOut) {
       V all[2 * kParts];
@@ -100,7 +104,8 @@ inline void rotate_row(const T* x, T* y, int64_t n, const Angles<Compute<T>>& an
     const C a = static_cast<C>(x[kInterleavedIn ? 2 * i : i]);
     const C b = static_cast<C>(x[kInterleavedIn ? 2 * i + 1 : n + i]);
     C lo, hi;
-    rotate_pair(a, b, angles.cos_lo[i], angles.sin_lo[i], angles.cos_hi[i], angles.sin_hi[i], lo, hi);
+    rotate_pair(a, b, angles.cos_lo[i], angles.sin_lo[i], angles.cos_hi[i], angles.sin_hi[i], lo,
+                hi);
     y[kInterleavedOut ? 2 * i : i] = static_cast<T>(lo);
     y[kInterleavedOut ? 2 * i + 1 : n + i] = static_cast<T>(hi);
   }
@@ -112,13 +117,15 @@ class AngleBlock {
  public:
   explicit AngleBlock(const RotaryParams& p)
       : p_(p),
-        phases_(p.inv_freq, p.tables.cos ? 0 : p.n_freq, p.attention_factor, p.inverse ? -1.0 : 1.0),
+        phases_(p.inv_freq, p.tables.cos ? 0 : p.n_freq, p.attention_factor,
+                p.inverse ? -1.0 : 1.0),
         row_stride_((p.tables.cos && p.tables.wide ? 4 : 2) * p.n_freq),
         buffer_(p.seq_block * row_stride_) {}
 
   /// True where every row of the batch has the same angles, so that a block serves them all.
   bool shared_by_batch() const {
-    return p_.tables.cos ? p_.tables.batch_stride == 0 && p_.tables.rows_batch_stride == 0 : p_.positions.shared_by_batch();
+    return p_.tables.cos ? p_.tables.batch_stride == 0 && p_.tables.rows_batch_stride == 0
+                         : p_.positions.shared_by_batch();
   }
 
   void fill(int64_t batch, int64_t l0, int64_t l1) {
@@ -131,7 +138,8 @@ class AngleBlock {
   Angles<C> row(int64_t i) const {
     const int64_t n = p_.n_freq;
     const C* r = buffer_.data() + i * row_stride_;
-    return p_.tables.cos && p_.tables.wide ? Angles<C>{r, r + n, r + 2 * n, r + 3 * n} : Angles<C>{r, r + n, r, r + n};
+    return p_.tables.cos && p_.tables.wide ? Angles<C>{r, r + n, r + 2 * n, r + 3 * n}
+                                           : Angles<C>{r, r + n, r, r + n};
   }
 
  private:
@@ -168,7 +176,8 @@ class AngleBlock {
     // The transpose of [[cos_lo, -sin_lo], [sin_hi, cos_hi]] swaps the two sines.
     const int64_t lo_sin = p_.inverse ? 3 * n : n, hi_sin = p_.inverse ? n : 3 * n;
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t lo = t.wide_interleaved ? 2 * i : i, hi = t.wide_interleaved ? 2 * i + 1 : n + i;
+      const int64_t lo = t.wide_interleaved ? 2 * i : i,
+                    hi = t.wide_interleaved ? 2 * i + 1 : n + i;
       row[i] = cos[lo];
       row[2 * n + i] = cos[hi];
       row[lo_sin + i] = sign * sin[lo];
@@ -183,7 +192,8 @@ class AngleBlock {
 };
 
 template <typename T>
-void copy_channels(const T* x, T* y, int64_t begin, int64_t end, int64_t x_stride, int64_t y_stride) {
+void copy_channels(const T* x, T* y, int64_t begin, int64_t end, int64_t x_stride,
+                   int64_t y_stride) {
   if (x_stride == 1 && y_stride == 1) {
     std::memcpy(y + begin, x + begin, (end - begin) * sizeof(T));
     return;
@@ -199,8 +209,8 @@ void rotate_blocks(const RotaryParams& p, int64_t begin, int64_t end) {
   AngleBlock<C> angles(p);
   const bool shared = angles.shared_by_batch();
   const int64_t n = p.n_freq, rotated = 2 * n;
-  // Rows whose channels do not lie side by side, and a rotation in place that writes another layout than it reads, go
-  // through a row of scratch.
+  // Rows whose channels do not lie side by side, and a rotation in place that writes another layout
+  // than it reads, go through a row of scratch.
   const bool in_place = p.x == p.y;
   const bool pack_in = p.xs.last != 1 || (in_place && kInterleavedIn != kInterleavedOut);
   const bool pack_out = p.ys.last != 1;
@@ -243,15 +253,18 @@ void rotate_blocks(const RotaryParams& p, int64_t begin, int64_t end) {
 template <typename T>
 void rotate(const RotaryParams& p, int64_t begin, int64_t end) {
   if (p.interleaved_in) {
-    p.interleaved_out ? rotate_blocks<T, true, true>(p, begin, end) : rotate_blocks<T, true, false>(p, begin, end);
+    p.interleaved_out ? rotate_blocks<T, true, true>(p, begin, end)
+                      : rotate_blocks<T, true, false>(p, begin, end);
   } else {
-    p.interleaved_out ? rotate_blocks<T, false, true>(p, begin, end) : rotate_blocks<T, false, false>(p, begin, end);
+    p.interleaved_out ? rotate_blocks<T, false, true>(p, begin, end)
+                      : rotate_blocks<T, false, false>(p, begin, end);
   }
 }
 
 }  // namespace
 
 POSENC_DEFINE_ISA_TABLE(RotaryKernels, rotary_kernels,
-                        {&rotate<double>, &rotate<float>, &rotate<c10::BFloat16>, &rotate<c10::Half>})
+                        {&rotate<double>, &rotate<float>, &rotate<c10::BFloat16>,
+                         &rotate<c10::Half>})
 
 }  // namespace posenc::rotary

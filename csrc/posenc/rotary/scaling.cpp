@@ -1,4 +1,5 @@
-// The formulas: dictionary of numbers → frequencies and attention factor. Reading the dictionary: scaling_dict.cpp.
+// The formulas: dictionary of numbers → frequencies and attention factor. Reading the dictionary:
+// scaling_dict.cpp.
 
 #include <c10/util/Exception.h>
 #include <posenc/rotary/rotary.h>
@@ -16,31 +17,38 @@ double implied_factor(const RopeScaling& s, std::optional<int64_t> max_position)
   if (s.factor.has_value()) {
     return *s.factor;
   }
-  TORCH_CHECK_VALUE(max_position.has_value() && s.original_max_position_embeddings.has_value(), "rope scaling ", s.type,
-                    ": expected factor, or max_position_embeddings and original_max_position_embeddings to take it from");
-  return static_cast<double>(*max_position) / static_cast<double>(*s.original_max_position_embeddings);
+  TORCH_CHECK_VALUE(max_position.has_value() && s.original_max_position_embeddings.has_value(),
+                    "rope scaling ", s.type,
+                    ": expected factor, or max_position_embeddings and "
+                    "original_max_position_embeddings to take it from");
+  return static_cast<double>(*max_position) /
+         static_cast<double>(*s.original_max_position_embeddings);
 }
 
 int64_t trained_length(const RopeScaling& s, std::optional<int64_t> max_position) {
   if (s.original_max_position_embeddings.has_value()) {
     return *s.original_max_position_embeddings;
   }
-  TORCH_CHECK_VALUE(max_position.has_value(), "rope scaling ", s.type,
-                    ": expected original_max_position_embeddings, or max_position_embeddings in its place");
+  TORCH_CHECK_VALUE(
+      max_position.has_value(), "rope scaling ", s.type,
+      ": expected original_max_position_embeddings, or max_position_embeddings in its place");
   return *max_position;
 }
 
-// Dynamic NTK: θ grows so that the lowest frequency is divided by the length over L0 (times s, less s − 1).
+// Dynamic NTK: θ grows so that the lowest frequency is divided by the length over L0 (times s, less
+// s − 1).
 double ntk_base(double base, int64_t dim, double stretch) {
   return base * std::pow(stretch, static_cast<double>(dim) / static_cast<double>(dim - 2));
 }
 
-RopeFrequencies yarn(int64_t dim, double base, const RopeScaling& s, std::optional<int64_t> max_position) {
+RopeFrequencies yarn(int64_t dim, double base, const RopeScaling& s,
+                     std::optional<int64_t> max_position) {
   const double factor = implied_factor(s, max_position);
   const double trained = static_cast<double>(trained_length(s, max_position));
   // The (real) index of the frequency that turns `turns` times within the trained length.
   const auto index_of = [&](double turns) {
-    return static_cast<double>(dim) * std::log(trained / (2 * std::numbers::pi * turns)) / (2 * std::log(base));
+    return static_cast<double>(dim) * std::log(trained / (2 * std::numbers::pi * turns)) /
+           (2 * std::log(base));
   };
   double low = index_of(s.beta_fast), high = index_of(s.beta_slow);
   if (s.truncate) {
@@ -48,7 +56,9 @@ RopeFrequencies yarn(int64_t dim, double base, const RopeScaling& s, std::option
     high = std::ceil(high);
   }
   low = std::max(low, 0.0);
-  high = std::min(high, static_cast<double>(dim - 1));  // the models clamp to dim − 1, though the last index is dim/2 − 1
+  high = std::min(high,
+                  static_cast<double>(
+                      dim - 1));  // the models clamp to dim − 1, though the last index is dim/2 − 1
   if (low == high) {
     high += 0.001;
   }
@@ -61,14 +71,16 @@ RopeFrequencies yarn(int64_t dim, double base, const RopeScaling& s, std::option
   if (s.attention_factor.has_value()) {
     result.attention_factor = *s.attention_factor;
   } else if (s.mscale.value_or(0) != 0 && s.mscale_all_dim.value_or(0) != 0) {
-    result.attention_factor = yarn_mscale(factor, *s.mscale) / yarn_mscale(factor, *s.mscale_all_dim);
+    result.attention_factor =
+        yarn_mscale(factor, *s.mscale) / yarn_mscale(factor, *s.mscale_all_dim);
   } else {
     result.attention_factor = yarn_mscale(factor);
   }
   return result;
 }
 
-RopeFrequencies llama3(int64_t dim, double base, const RopeScaling& s, std::optional<int64_t> max_position) {
+RopeFrequencies llama3(int64_t dim, double base, const RopeScaling& s,
+                       std::optional<int64_t> max_position) {
   const double trained = static_cast<double>(trained_length(s, max_position));
   const double low = *s.low_freq_factor, high = *s.high_freq_factor;
   RopeFrequencies result{rope_inv_freq(dim, base), 1.0, {}, 0};
@@ -97,7 +109,10 @@ double longrope_attention_factor(const RopeScaling& s, std::optional<int64_t> ma
     return *s.attention_factor;
   }
   const double factor = implied_factor(s, max_position);
-  return factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(trained_length(s, max_position))));
+  return factor <= 1
+             ? 1.0
+             : std::sqrt(1 + std::log(factor) /
+                                 std::log(static_cast<double>(trained_length(s, max_position))));
 }
 
 }  // namespace
@@ -110,7 +125,8 @@ bool RopeScaling::depends_on_length() const {
   return type == "longrope" || (type == "dynamic" && !alpha.has_value());
 }
 
-RopeFrequencies rope_frequencies(int64_t dim, double base, const RopeScaling& s, std::optional<int64_t> max_position) {
+RopeFrequencies rope_frequencies(int64_t dim, double base, const RopeScaling& s,
+                                 std::optional<int64_t> max_position) {
   s.check(dim, max_position);
   RopeFrequencies result{rope_inv_freq(dim, base), s.attention_factor.value_or(1.0), {}, 0};
   if (s.type == "linear") {
@@ -129,7 +145,8 @@ RopeFrequencies rope_frequencies(int64_t dim, double base, const RopeScaling& s,
     result.attention_factor = longrope_attention_factor(s, max_position);
   } else if (s.type == "proportional") {
     // p-RoPE: the exponent counts the whole head, the lowest frequencies are dropped (angle 0).
-    const auto kept = static_cast<size_t>(s.partial_rotary_factor.value_or(1.0) * static_cast<double>(dim) / 2.0);
+    const auto kept =
+        static_cast<size_t>(s.partial_rotary_factor.value_or(1.0) * static_cast<double>(dim) / 2.0);
     for (size_t i = 0; i < result.inv_freq.size(); ++i) {
       result.inv_freq[i] = i < kept ? result.inv_freq[i] / s.factor.value_or(1.0) : 0.0;
     }

@@ -13,11 +13,13 @@
 namespace posenc {
 
 /// One value of a model's rope dictionary.
-using RopeValue = std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<double>>;
+using RopeValue =
+    std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<double>>;
 using RopeDict = std::map<std::string, RopeValue>;
 
-/// How a model stretches RoPE past its trained length: the `rope_scaling` / `rope_parameters` dictionary of a Hugging Face
-/// configuration, as checked numbers. Every key is consumed or refused.
+/// How a model stretches RoPE past its trained length: the `rope_scaling` / `rope_parameters`
+/// dictionary of a Hugging Face configuration, as checked numbers. Every key is consumed or
+/// refused.
 struct POSENC_API RopeScaling {
   /// default, linear, dynamic, yarn, longrope, llama3 or proportional.
   std::string type = "default";
@@ -25,7 +27,8 @@ struct POSENC_API RopeScaling {
   std::optional<double> rope_theta;
   /// Rotated share of the head, where the dictionary gives it.
   std::optional<double> partial_rotary_factor;
-  /// s: how many times the trained length is to be reached. YaRN and LongRoPE: from the lengths where missing.
+  /// s: how many times the trained length is to be reached. YaRN and LongRoPE: from the lengths
+  /// where missing.
   std::optional<double> factor;
   /// L0, the trained length.
   std::optional<int64_t> original_max_position_embeddings;
@@ -33,7 +36,8 @@ struct POSENC_API RopeScaling {
   std::optional<double> attention_factor;
   /// NTK-alpha (HunYuan): a static change of θ, written as type dynamic.
   std::optional<double> alpha;
-  /// YaRN: turns within L0 above which a frequency stays (fast) and below which it is divided (slow).
+  /// YaRN: turns within L0 above which a frequency stays (fast) and below which it is divided
+  /// (slow).
   double beta_fast = 32, beta_slow = 1;
   /// YaRN: the two numbers whose ratio is A (DeepSeek).
   std::optional<double> mscale, mscale_all_dim;
@@ -44,8 +48,9 @@ struct POSENC_API RopeScaling {
   /// Llama 3: turns within L0 below which a frequency is divided, above which it stays.
   std::optional<double> low_freq_factor, high_freq_factor;
 
-  /// Reads a flat dictionary, current and legacy spellings (`type`, su, mrope). ValueError naming key and value for an
-  /// unknown key or type, a missing key, a value of another kind, and numbers that contradict each other.
+  /// Reads a flat dictionary, current and legacy spellings (`type`, su, mrope). ValueError naming
+  /// key and value for an unknown key or type, a missing key, a value of another kind, and numbers
+  /// that contradict each other.
   static RopeScaling from_dict(const RopeDict& dict);
   /// The reverse: `from_dict(to_dict())` is the same.
   RopeDict to_dict() const;
@@ -67,37 +72,44 @@ struct RopeFrequencies {
   int64_t trained_length = 0;
 };
 
-/// Frequencies of a rotary width under a scaling; for a scaling that depends on the length, those of a sequence within the
-/// trained length.
+/// Frequencies of a rotary width under a scaling; for a scaling that depends on the length, those
+/// of a sequence within the trained length.
 ///
 /// \param dim rotated channels; for `proportional` the whole head.
 /// \param base θ.
-/// \param max_position_embeddings the model's longest length, from which YaRN and LongRoPE take a missing factor.
-POSENC_API RopeFrequencies rope_frequencies(int64_t dim, double base, const RopeScaling& scaling,
-                                            std::optional<int64_t> max_position_embeddings = std::nullopt);
+/// \param max_position_embeddings the model's longest length, from which YaRN and LongRoPE take a
+/// missing factor.
+POSENC_API RopeFrequencies
+rope_frequencies(int64_t dim, double base, const RopeScaling& scaling,
+                 std::optional<int64_t> max_position_embeddings = std::nullopt);
 
 /// \defgroup of_length Frequencies that depend on the length
-/// Chosen by a sequence's own length, never by what came before, so that a short prompt after a long one is as before. The
-/// results, float64 (B, 1, n), are for the tensor overload of rotary_embedding. Operators: they trace, script and export.
+/// Chosen by a sequence's own length, never by what came before, so that a short prompt after a
+/// long one is as before. The results, float64 (B, 1, n), are for the tensor overload of
+/// rotary_embedding. Operators: they trace, script and export.
 /// @{
 
 /// The number of positions that each row reaches: the largest position + 1.
 /// \param position_ids as rotary_embedding takes them; without, offset + length.
 /// \return float64 (B), or (1) where the rows are alike.
-POSENC_API at::Tensor rope_lengths(const at::Tensor& x, const std::optional<at::Tensor>& position_ids, c10::SymInt offset,
-                                   int64_t seq_dim = 1);
+POSENC_API at::Tensor rope_lengths(const at::Tensor& x,
+                                   const std::optional<at::Tensor>& position_ids,
+                                   c10::SymInt offset, int64_t seq_dim = 1);
 
 /// Dynamic NTK: θ grows with the length over the trained one, and not below it.
-/// \param lengths (B). \param inv_freq the n frequencies of θ. \param factor s. \param trained_length L0.
-POSENC_API at::Tensor dynamic_ntk_inv_freq(const at::Tensor& lengths, at::ArrayRef<double> inv_freq, double factor,
-                                           int64_t trained_length);
+/// \param lengths (B). \param inv_freq the n frequencies of θ. \param factor s. \param
+/// trained_length L0.
+POSENC_API at::Tensor dynamic_ntk_inv_freq(const at::Tensor& lengths, at::ArrayRef<double> inv_freq,
+                                           double factor, int64_t trained_length);
 
 /// LongRoPE: one set of frequencies for rows within the trained length, another beyond.
-POSENC_API at::Tensor longrope_inv_freq(const at::Tensor& lengths, at::ArrayRef<double> short_inv_freq,
+POSENC_API at::Tensor longrope_inv_freq(const at::Tensor& lengths,
+                                        at::ArrayRef<double> short_inv_freq,
                                         at::ArrayRef<double> long_inv_freq, int64_t trained_length);
 /// @}
 
-/// YaRN's factor 0.1·mscale·ln(scale) + 1, and 1 where scale ≤ 1 (Peng et al. 2023, arXiv:2309.00071).
+/// YaRN's factor 0.1·mscale·ln(scale) + 1, and 1 where scale ≤ 1 (Peng et al. 2023,
+/// arXiv:2309.00071).
 POSENC_API double yarn_mscale(double scale, double mscale = 1.0);
 
 }  // namespace posenc

@@ -58,7 +58,8 @@ class Reader {
       number = *d;
     }
     const bool good = std::isfinite(number) && (least_included ? number >= least : number > least);
-    TORCH_CHECK_VALUE(good, where_, key, " to be a number ", least_included ? ">= " : "> ", least, ", got ", text_of(*value));
+    TORCH_CHECK_VALUE(good, where_, key, " to be a number ", least_included ? ">= " : "> ", least,
+                      ", got ", text_of(*value));
     return number;
   }
 
@@ -67,7 +68,8 @@ class Reader {
     if (!value.has_value()) {
       return std::nullopt;
     }
-    TORCH_CHECK_VALUE(*value == std::floor(*value), where_, key, " to be a whole number, got ", *value);
+    TORCH_CHECK_VALUE(*value == std::floor(*value), where_, key, " to be a whole number, got ",
+                      *value);
     return static_cast<int64_t>(*value);
   }
 
@@ -75,9 +77,11 @@ class Reader {
     const auto value = take(key);
     TORCH_CHECK_VALUE(value.has_value(), where_, "the key ", key);
     const auto* numbers = std::get_if<std::vector<double>>(&*value);
-    TORCH_CHECK_VALUE(numbers != nullptr, where_, key, " to be a list of numbers, got ", text_of(*value));
+    TORCH_CHECK_VALUE(numbers != nullptr, where_, key, " to be a list of numbers, got ",
+                      text_of(*value));
     for (const double number : *numbers) {
-      TORCH_CHECK_VALUE(std::isfinite(number) && number > 0, where_, key, " to hold finite numbers > 0, got ", number);
+      TORCH_CHECK_VALUE(std::isfinite(number) && number > 0, where_, key,
+                        " to hold finite numbers > 0, got ", number);
     }
     return *numbers;
   }
@@ -102,16 +106,13 @@ class Reader {
     return *s;
   }
 
-  void name_type(const std::string& type) {
-    where_ = "rope scaling " + type + ": expected ";
-  }
-  const std::string& where() const {
-    return where_;
-  }
+  void name_type(const std::string& type) { where_ = "rope scaling " + type + ": expected "; }
+  const std::string& where() const { return where_; }
 
   void finish() const {
     if (!left_.empty()) {
-      TORCH_CHECK_VALUE(false, where_, "no key '", left_.begin()->first, "', got it with the value ", text_of(left_.begin()->second));
+      TORCH_CHECK_VALUE(false, where_, "no key '", left_.begin()->first,
+                        "', got it with the value ", text_of(left_.begin()->second));
     }
   }
 
@@ -128,17 +129,20 @@ std::string modern_name(const std::string& type) {
 }
 
 std::string read_type(Reader& reader) {
-  static const std::set<std::string> known = {"default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"};
+  static const std::set<std::string> known = {"default",  "linear", "dynamic",     "yarn",
+                                              "longrope", "llama3", "proportional"};
   const auto current = reader.word("rope_type"), legacy = reader.word("type");
   std::string type = modern_name(current.value_or(legacy.value_or("default")));
   TORCH_CHECK_VALUE(!current || !legacy || modern_name(*current) == modern_name(*legacy),
-                    "rope scaling: expected one type, got rope_type '", *current, "' and type '", *legacy, "'");
+                    "rope scaling: expected one type, got rope_type '", *current, "' and type '",
+                    *legacy, "'");
   if (known.count(type) == 0) {
     std::string names;
     for (const auto& name : known) {
       names += (names.empty() ? "" : ", ") + name;
     }
-    TORCH_CHECK_VALUE(false, "rope scaling: expected rope_type to be one of ", names, ", got '", type, "'");
+    TORCH_CHECK_VALUE(false, "rope scaling: expected rope_type to be one of ", names, ", got '",
+                      type, "'");
   }
   return type;
 }
@@ -155,8 +159,8 @@ RopeScaling RopeScaling::from_dict(const RopeDict& dict) {
   };
   s.rope_theta = reader.number("rope_theta", 0, false);
   s.partial_rotary_factor = reader.number("partial_rotary_factor", 0, false);
-  if (s.type == "linear" || s.type == "dynamic" || s.type == "yarn" || s.type == "longrope" || s.type == "llama3" ||
-      s.type == "proportional") {
+  if (s.type == "linear" || s.type == "dynamic" || s.type == "yarn" || s.type == "longrope" ||
+      s.type == "llama3" || s.type == "proportional") {
     s.factor = reader.number("factor", s.type == "proportional" ? 0 : 1, s.type != "proportional");
   }
   if (s.type == "dynamic") {
@@ -175,13 +179,15 @@ RopeScaling RopeScaling::from_dict(const RopeDict& dict) {
   if (s.type == "yarn") {
     s.beta_fast = reader.number("beta_fast", 0, false).value_or(32);
     s.beta_slow = reader.number("beta_slow", 0, false).value_or(1);
-    TORCH_CHECK_VALUE(s.beta_fast > s.beta_slow, reader.where(), "beta_fast > beta_slow (many turns are high frequencies), got beta_fast ",
+    TORCH_CHECK_VALUE(s.beta_fast > s.beta_slow, reader.where(),
+                      "beta_fast > beta_slow (many turns are high frequencies), got beta_fast ",
                       s.beta_fast, " and beta_slow ", s.beta_slow);
     s.mscale = reader.number("mscale", 0, true);
     s.mscale_all_dim = reader.number("mscale_all_dim", 0, true);
     // transformers reads a None that is there as False, and only a missing key as True.
     const auto truncate = dict.find("truncate");
-    s.truncate = truncate == dict.end() || !std::holds_alternative<std::monostate>(truncate->second);
+    s.truncate =
+        truncate == dict.end() || !std::holds_alternative<std::monostate>(truncate->second);
     s.truncate = reader.flag("truncate").value_or(s.truncate);
   }
   if (s.type == "longrope") {
@@ -193,8 +199,9 @@ RopeScaling RopeScaling::from_dict(const RopeDict& dict) {
     s.high_freq_factor = reader.number("high_freq_factor", 0, false);
     required("low_freq_factor", s.low_freq_factor.has_value());
     required("high_freq_factor", s.high_freq_factor.has_value());
-    TORCH_CHECK_VALUE(*s.low_freq_factor < *s.high_freq_factor, reader.where(), "low_freq_factor < high_freq_factor, got ",
-                      *s.low_freq_factor, " and ", *s.high_freq_factor);
+    TORCH_CHECK_VALUE(*s.low_freq_factor < *s.high_freq_factor, reader.where(),
+                      "low_freq_factor < high_freq_factor, got ", *s.low_freq_factor, " and ",
+                      *s.high_freq_factor);
   }
   reader.finish();
   return s;
@@ -233,15 +240,19 @@ void RopeScaling::check(int64_t dim, std::optional<int64_t> max_position_embeddi
   const std::string where = "rope scaling " + type + ": expected ";
   if (type == "longrope") {
     const auto want = static_cast<size_t>(dim / 2);
-    TORCH_CHECK_VALUE(short_factor.size() == want, where, "short_factor of ", want, " numbers (one a frequency), got ", short_factor.size());
-    TORCH_CHECK_VALUE(long_factor.size() == want, where, "long_factor of ", want, " numbers (one a frequency), got ", long_factor.size());
+    TORCH_CHECK_VALUE(short_factor.size() == want, where, "short_factor of ", want,
+                      " numbers (one a frequency), got ", short_factor.size());
+    TORCH_CHECK_VALUE(long_factor.size() == want, where, "long_factor of ", want,
+                      " numbers (one a frequency), got ", long_factor.size());
   }
   if (type == "dynamic") {
     TORCH_CHECK_VALUE(dim > 2, where, "more than 2 rotated channels, got ", dim);
   }
-  const bool needs_length = type == "yarn" || type == "longrope" || type == "llama3" || depends_on_length();
-  TORCH_CHECK_VALUE(!needs_length || original_max_position_embeddings.has_value() || max_position_embeddings.has_value(), where,
-                    "the key original_max_position_embeddings");
+  const bool needs_length =
+      type == "yarn" || type == "longrope" || type == "llama3" || depends_on_length();
+  TORCH_CHECK_VALUE(!needs_length || original_max_position_embeddings.has_value() ||
+                        max_position_embeddings.has_value(),
+                    where, "the key original_max_position_embeddings");
 }
 
 }  // namespace posenc

@@ -1,4 +1,5 @@
-// alibi_attention against loops from the formula, its gradients against autograd of the dense formula in float64.
+// alibi_attention against loops from the formula, its gradients against autograd of the dense
+// formula in float64.
 
 #include <posenc/posenc.h>
 
@@ -34,33 +35,43 @@ Inputs random_inputs(const Shape& s, at::ScalarType dtype = at::kFloat) {
 
 std::tuple<at::Tensor, at::Tensor> run(const Inputs& x, const AttentionCase& c) {
   return posenc::alibi_attention(x.q, x.k, x.v, c.slopes, c.mask, c.causal, c.scale,
-                                 c.offset ? std::optional<c10::SymInt>(*c.offset) : std::nullopt, c.q_positions, c.k_positions);
+                                 c.offset ? std::optional<c10::SymInt>(*c.offset) : std::nullopt,
+                                 c.q_positions, c.k_positions);
 }
 
 /// Output and log-sum-exp against the loops, gradients of both against the dense formula.
 void check(const Inputs& in, const AttentionCase& c) {
   const at::ScalarType dtype = in.q.scalar_type();
-  Inputs x{in.q.detach().requires_grad_(), in.k.detach().requires_grad_(), in.v.detach().requires_grad_()};
+  Inputs x{in.q.detach().requires_grad_(), in.k.detach().requires_grad_(),
+           in.v.detach().requires_grad_()};
   const auto [out, lse] = run(x, c);
   const auto want = slow_attention(in.q, in.k, in.v, c);
   EXPECT_EQ(out.scalar_type(), dtype);
   EXPECT_EQ(lse.scalar_type(), dtype == at::kDouble ? at::kDouble : at::kFloat);
-  // Scores are rounded as numbers of their own size: where a row's nearest key is far, that is slope · distance.
+  // Scores are rounded as numbers of their own size: where a row's nearest key is far, that is
+  // slope · distance.
   const double far = 1 + want.lse.masked_fill(want.lse.isinf(), 0).abs().amax().item<double>() / 10;
-  const double tolerance = 40 * far * (dtype == at::kDouble ? rounding(at::kDouble) : std::max(rounding(dtype) / far, rounding(at::kFloat)));
+  const double tolerance =
+      40 * far *
+      (dtype == at::kDouble ? rounding(at::kDouble)
+                            : std::max(rounding(dtype) / far, rounding(at::kFloat)));
   EXPECT_LT(finite_error(out, want.out), tolerance);
   EXPECT_LT(finite_error(lse, want.lse), far * (dtype == at::kDouble ? 1e-14 : 5e-6));
 
-  Inputs wide{in.q.detach().to(at::kDouble).requires_grad_(), in.k.detach().to(at::kDouble).requires_grad_(),
+  Inputs wide{in.q.detach().to(at::kDouble).requires_grad_(),
+              in.k.detach().to(at::kDouble).requires_grad_(),
               in.v.detach().to(at::kDouble).requires_grad_()};
-  const auto reference = dense_reference(wide.q, wide.k, wide.v, at::tensor(c.slopes, at::kDouble), c);
+  const auto reference =
+      dense_reference(wide.q, wide.k, wide.v, at::tensor(c.slopes, at::kDouble), c);
   const at::Tensor g = torch::randn_like(out), finite = lse.detach().isfinite();
   const at::Tensor gl = torch::randn_like(lse).masked_fill(finite.logical_not(), 0);
   const auto total = [&](const at::Tensor& o, const at::Tensor& l) {
-    return (o * g.to(o.scalar_type())).sum() + (l.masked_fill(finite.logical_not(), 0) * gl.to(l.scalar_type())).sum();
+    return (o * g.to(o.scalar_type())).sum() +
+           (l.masked_fill(finite.logical_not(), 0) * gl.to(l.scalar_type())).sum();
   };
   const variable_list got = torch::autograd::grad({total(out, lse)}, {x.q, x.k, x.v});
-  const variable_list expected = torch::autograd::grad({total(reference.out, reference.lse)}, {wide.q, wide.k, wide.v});
+  const variable_list expected =
+      torch::autograd::grad({total(reference.out, reference.lse)}, {wide.q, wide.k, wide.v});
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(got[i].scalar_type(), dtype);
     const double size = 1 + expected[i].abs().max().item<double>();
@@ -86,8 +97,9 @@ TEST_P(AlibiAttention, TakesMasksOfEveryBroadcast) {
   at::Tensor full = torch::rand({s.batch, s.heads, s.q_len, s.k_len}) > 0.4;
   full.select(2, s.q_len - 1).fill_(false);  // a row without keys
   for (const at::Tensor& mask :
-       {full, full.narrow(1, 0, 1), full.narrow(2, 0, 1), full.select(0, 0), full.select(0, 0).select(0, 0),
-        full.narrow(3, 0, 1), full.transpose(2, 3).contiguous().transpose(2, 3)}) {
+       {full, full.narrow(1, 0, 1), full.narrow(2, 0, 1), full.select(0, 0),
+        full.select(0, 0).select(0, 0), full.narrow(3, 0, 1),
+        full.transpose(2, 3).contiguous().transpose(2, 3)}) {
     for (const bool causal : {false, true}) {
       check(random_inputs(s), {posenc::alibi_slopes(s.heads), causal, mask});
     }
@@ -129,20 +141,23 @@ TEST_P(AlibiAttention, TakesAnyStrides) {
     return view.copy_(t);
   };
   check({odd(x.q), odd(x.k), odd(x.v)}, c);
-  check({x.q.transpose(1, 2).contiguous().transpose(1, 2), x.k.transpose(2, 3).contiguous().transpose(2, 3), x.v}, c);
+  check({x.q.transpose(1, 2).contiguous().transpose(1, 2),
+         x.k.transpose(2, 3).contiguous().transpose(2, 3), x.v},
+        c);
   // Expanded over heads, batch, and time (stride 0).
   check({x.q.narrow(1, 0, 1).expand(x.q.sizes()), x.k.narrow(0, 0, 1).expand(x.k.sizes()),
          x.v.narrow(2, 0, 1).expand(x.v.sizes())},
         c);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, AlibiAttention,
-                         testing::Values(Shape{2, 3, 3, 1, 70, 16, 16},      // a decode step
-                                         Shape{1, 4, 2, 3, 200, 8, 8},       // a few rows, grouped
-                                         Shape{2, 4, 1, 21, 21, 7, 7},       // tiles of several heads, odd width
-                                         Shape{1, 2, 2, 70, 129, 16, 24},    // one tail, v of its own width
-                                         Shape{1, 2, 1, 150, 150, 33, 33},   // several tiles
-                                         Shape{1, 1, 1, 40, 65, 1, 1}));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, AlibiAttention,
+    testing::Values(Shape{2, 3, 3, 1, 70, 16, 16},     // a decode step
+                    Shape{1, 4, 2, 3, 200, 8, 8},      // a few rows, grouped
+                    Shape{2, 4, 1, 21, 21, 7, 7},      // tiles of several heads, odd width
+                    Shape{1, 2, 2, 70, 129, 16, 24},   // one tail, v of its own width
+                    Shape{1, 2, 1, 150, 150, 33, 33},  // several tiles
+                    Shape{1, 1, 1, 40, 65, 1, 1}));
 
 TEST(AlibiAttentionEdges, GroupsRepeatAndDoNotTile) {  // faults A11
   const at::Tensor q = torch::randn({1, 4, 3, 8}), k = at::zeros({1, 2, 3, 8});
@@ -158,14 +173,19 @@ TEST(AlibiAttentionEdges, IsSymmetricWithoutACausalMask) {  // faults A5, by v =
   const at::Tensor zero = at::zeros({1, 1, 3, 4}), v = at::eye(3).view({1, 1, 3, 3});
   const std::vector<double> slopes = {0.5};
   const at::Tensor out = std::get<0>(posenc::alibi_attention(zero, zero, v, slopes));
-  EXPECT_TRUE(at::allclose(out[0][0][1], at::tensor({0.274069, 0.451863, 0.274069}, at::kFloat), 1e-5, 1e-6));
-  const auto [causal, lse] = posenc::alibi_attention(zero, zero, v, slopes, std::nullopt, /*is_causal=*/true);
-  EXPECT_TRUE(at::allclose(causal[0][0][2], at::tensor({0.186324, 0.307196, 0.506480}, at::kFloat), 1e-5, 1e-6));
-  EXPECT_NEAR(lse[0][0][2].item<double>(), std::log(1 + std::exp(-0.5) + std::exp(-1.0)), 1e-6);  // of the true distance, A4
+  EXPECT_TRUE(at::allclose(out[0][0][1], at::tensor({0.274069, 0.451863, 0.274069}, at::kFloat),
+                           1e-5, 1e-6));
+  const auto [causal, lse] =
+      posenc::alibi_attention(zero, zero, v, slopes, std::nullopt, /*is_causal=*/true);
+  EXPECT_TRUE(at::allclose(causal[0][0][2], at::tensor({0.186324, 0.307196, 0.506480}, at::kFloat),
+                           1e-5, 1e-6));
+  EXPECT_NEAR(lse[0][0][2].item<double>(), std::log(1 + std::exp(-0.5) + std::exp(-1.0)),
+              1e-6);  // of the true distance, A4
 }
 
 TEST(AlibiAttentionEdges, HeadsWithoutSlopeAreUniform) {  // faults A13
-  const at::Tensor zero = at::zeros({1, 4, 5, 4}), v = at::eye(5).view({1, 1, 5, 5}).expand({1, 4, 5, 5});
+  const at::Tensor zero = at::zeros({1, 4, 5, 4}),
+                   v = at::eye(5).view({1, 1, 5, 5}).expand({1, 4, 5, 5});
   const at::Tensor out = std::get<0>(posenc::alibi_attention(zero, zero, v, {0.5, 0.25, 0.0, 0.0}));
   EXPECT_TRUE(at::allclose(out.narrow(1, 2, 2), at::full({1, 2, 5, 5}, 0.2)));
 }
@@ -173,10 +193,13 @@ TEST(AlibiAttentionEdges, HeadsWithoutSlopeAreUniform) {  // faults A13
 TEST(AlibiAttentionEdges, StrideZeroKeysAtEveryTail) {  // faults M11
   torch::manual_seed(5);
   for (const int64_t keys : {1, 31, 33, 63, 65, 127, 129}) {
-    const at::Tensor q = torch::randn({1, 4, 20, 16}), k = torch::randn({1, 1, keys, 16}), v = torch::randn({1, 1, keys, 16});
+    const at::Tensor q = torch::randn({1, 4, 20, 16}), k = torch::randn({1, 1, keys, 16}),
+                     v = torch::randn({1, 1, keys, 16});
     const auto slopes = posenc::alibi_slopes(4);
-    const auto a = posenc::alibi_attention(q, k.expand({1, 4, keys, 16}), v.expand({1, 4, keys, 16}), slopes);
-    const auto b = posenc::alibi_attention(q, k.expand({1, 4, keys, 16}).contiguous(), v.expand({1, 4, keys, 16}).contiguous(), slopes);
+    const auto a =
+        posenc::alibi_attention(q, k.expand({1, 4, keys, 16}), v.expand({1, 4, keys, 16}), slopes);
+    const auto b = posenc::alibi_attention(q, k.expand({1, 4, keys, 16}).contiguous(),
+                                           v.expand({1, 4, keys, 16}).contiguous(), slopes);
     EXPECT_TRUE(at::equal(std::get<0>(a), std::get<0>(b))) << keys;
   }
 }
@@ -187,11 +210,13 @@ TEST(AlibiAttentionEdges, MaskedNaNIsNotTouched) {  // faults M6, in output and 
     const Inputs clean = random_inputs({1, 4, 2, length, length + 100, 16, 16});
     const at::Tensor hole = at::arange(length + 100) % 7 == 0;
     const at::Tensor spread = hole.view({1, 1, -1, 1});
-    const Inputs dirty{clean.q, clean.k.masked_fill(spread, kNaN), clean.v.masked_fill(spread, kInfinity)};
+    const Inputs dirty{clean.q, clean.k.masked_fill(spread, kNaN),
+                       clean.v.masked_fill(spread, kInfinity)};
     variable_list results[2];
     for (int i = 0; i < 2; ++i) {
       const Inputs& from = i == 0 ? clean : dirty;
-      Inputs x{from.q.detach().requires_grad_(), from.k.detach().requires_grad_(), from.v.detach().requires_grad_()};
+      Inputs x{from.q.detach().requires_grad_(), from.k.detach().requires_grad_(),
+               from.v.detach().requires_grad_()};
       const auto [out, lse] = run(x, {posenc::alibi_slopes(4), true, hole.logical_not()});
       results[i] = torch::autograd::grad({out.square().sum() + lse.sum()}, {x.q, x.k, x.v});
       results[i].push_back(out);
@@ -217,7 +242,8 @@ TEST(AlibiAttentionEdges, FutureNaNStaysInItsRow) {
 
 TEST(AlibiAttentionEdges, EmptyInputs) {
   const auto slopes = posenc::alibi_slopes(2);
-  for (const Shape& s : {Shape{0, 2, 2, 3, 3, 4, 4}, Shape{1, 2, 2, 0, 3, 4, 4}, Shape{1, 2, 2, 3, 0, 4, 4}}) {
+  for (const Shape& s :
+       {Shape{0, 2, 2, 3, 3, 4, 4}, Shape{1, 2, 2, 0, 3, 4, 4}, Shape{1, 2, 2, 3, 0, 4, 4}}) {
     Inputs x = random_inputs(s);
     x.q.requires_grad_();
     x.k.requires_grad_();
@@ -244,7 +270,8 @@ TEST(AlibiAttentionEdges, ResultsDoNotDependOnThreads) {
   const int threads = at::get_num_threads();
   for (const int n : {1, 2, 4, 4}) {
     at::set_num_threads(n);
-    Inputs x{in.q.detach().requires_grad_(), in.k.detach().requires_grad_(), in.v.detach().requires_grad_()};
+    Inputs x{in.q.detach().requires_grad_(), in.k.detach().requires_grad_(),
+             in.v.detach().requires_grad_()};
     const auto [out, lse] = run(x, {posenc::alibi_slopes(4), true});
     variable_list result = torch::autograd::grad({out.square().sum()}, {x.q, x.k, x.v});
     result.push_back(out);
@@ -262,7 +289,9 @@ TEST(AlibiAttentionSlopes, HaveGradients) {
   torch::manual_seed(9);
   for (const bool per_batch : {false, true}) {
     const Inputs x = random_inputs({2, 4, 2, 80, 90, 8, 8}, at::kDouble);
-    const at::Tensor slopes = torch::rand(per_batch ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{4}, at::kDouble).requires_grad_();
+    const at::Tensor slopes =
+        torch::rand(per_batch ? std::vector<int64_t>{2, 4} : std::vector<int64_t>{4}, at::kDouble)
+            .requires_grad_();
     AttentionCase c{{}, true, torch::rand({2, 1, 80, 90}) > 0.2};
     const auto [out, lse] = posenc::alibi_attention(x.q, x.k, x.v, slopes, c.mask, true);
     const auto want = dense_reference(x.q, x.k, x.v, slopes, c);
@@ -287,10 +316,15 @@ TEST(AlibiAttentionSecondDerivative, IsThatOfTheFormula) {
   variable_list results[2];
   const at::Tensor g = torch::randn({1, 2, 5, 3}, at::kDouble);
   for (int i = 0; i < 2; ++i) {
-    Inputs x{in.q.detach().clone().requires_grad_(), in.k.detach().clone().requires_grad_(), in.v.detach().clone().requires_grad_()};
-    const at::Tensor out = i == 0 ? std::get<0>(run(x, c)) : dense_reference(x.q, x.k, x.v, slopes, c).out;
-    const auto first = torch::autograd::grad({(out * g).sum()}, {x.q, x.k, x.v}, {}, true, /*create_graph=*/true);
-    results[i] = torch::autograd::grad({first[0].square().sum() + first[1].sin().sum() + first[2].square().sum()}, {x.q, x.k, x.v});
+    Inputs x{in.q.detach().clone().requires_grad_(), in.k.detach().clone().requires_grad_(),
+             in.v.detach().clone().requires_grad_()};
+    const at::Tensor out =
+        i == 0 ? std::get<0>(run(x, c)) : dense_reference(x.q, x.k, x.v, slopes, c).out;
+    const auto first =
+        torch::autograd::grad({(out * g).sum()}, {x.q, x.k, x.v}, {}, true, /*create_graph=*/true);
+    results[i] = torch::autograd::grad(
+        {first[0].square().sum() + first[1].sin().sum() + first[2].square().sum()},
+        {x.q, x.k, x.v});
   }
   for (int i = 0; i < 3; ++i) {
     EXPECT_LT(finite_error(results[0][i], results[1][i]), 1e-12);
@@ -306,18 +340,23 @@ TEST(AlibiAttentionErrors, NameWhatWasExpectedAndLeaveTheProcessUsable) {
   text = error_of([&] { posenc::alibi_attention(q, q, q, slopes, torch::ones({4, 4})); });
   EXPECT_NE(text.find("bool mask"), std::string::npos) << text;
   EXPECT_NE(text.find("0.0 keeps"), std::string::npos) << text;
-  text = error_of([&] { posenc::alibi_attention(q, q, q, slopes, torch::ones({3, 4}, at::kBool)); });
+  text = error_of([&] {
+    posenc::alibi_attention(q, q, q, slopes, torch::ones({3, 4}, at::kBool));
+  });
   EXPECT_NE(text.find("(1, 8, 4, 4)"), std::string::npos) << text;
-  text = error_of([&] { posenc::alibi_attention(q, q.narrow(1, 0, 3), q.narrow(1, 0, 3), slopes); });
+  text =
+      error_of([&] { posenc::alibi_attention(q, q.narrow(1, 0, 3), q.narrow(1, 0, 3), slopes); });
   EXPECT_NE(text.find("multiple of the 3 key heads, got 8"), std::string::npos) << text;
   text = error_of([&] { posenc::alibi_attention(q, q.to(at::kHalf), q, slopes); });
   EXPECT_NE(text.find("expected k of q's dtype"), std::string::npos) << text;
   text = error_of([&] {
-    posenc::alibi_attention(q, q, q, slopes, std::nullopt, false, std::nullopt, std::nullopt, at::arange(3));
+    posenc::alibi_attention(q, q, q, slopes, std::nullopt, false, std::nullopt, std::nullopt,
+                            at::arange(3));
   });
   EXPECT_NE(text.find("q_positions of shape (4)"), std::string::npos) << text;
   text = error_of([&] {
-    posenc::alibi_attention(q, q, q, slopes, std::nullopt, false, std::nullopt, c10::SymInt(1), at::arange(4));
+    posenc::alibi_attention(q, q, q, slopes, std::nullopt, false, std::nullopt, c10::SymInt(1),
+                            at::arange(4));
   });
   EXPECT_NE(text.find("offset or q_positions, not both"), std::string::npos) << text;
   EXPECT_THROW(posenc::alibi_attention(q.to(at::kInt), q, q, slopes), c10::TypeError);

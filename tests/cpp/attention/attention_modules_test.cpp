@@ -25,12 +25,17 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 template <typename Layer>
 at::Tensor slow_layer(Layer& layer, const at::Tensor& x, const AttentionCase& c, bool rotate) {
   const int64_t heads = layer->options.n_heads(), kv = layer->options.n_kv_heads().value_or(heads);
-  const auto split = [&](const at::Tensor& t, int64_t n) { return t.unflatten(-1, {n, -1}).transpose(1, 2).to(at::kDouble); };
-  at::Tensor q = split(layer->query_proj(x), heads), k = split(layer->key_proj(x), kv), v = split(layer->value_proj(x), kv);
+  const auto split = [&](const at::Tensor& t, int64_t n) {
+    return t.unflatten(-1, {n, -1}).transpose(1, 2).to(at::kDouble);
+  };
+  at::Tensor q = split(layer->query_proj(x), heads), k = split(layer->key_proj(x), kv),
+             v = split(layer->value_proj(x), kv);
   if constexpr (requires { layer->inv_freq; }) {
     if (rotate) {
-      q = posenc::rotary_embedding(q, layer->inv_freq, std::nullopt, 0, 2, layer->options.interleaved());
-      k = posenc::rotary_embedding(k, layer->inv_freq, std::nullopt, 0, 2, layer->options.interleaved());
+      q = posenc::rotary_embedding(q, layer->inv_freq, std::nullopt, 0, 2,
+                                   layer->options.interleaved());
+      k = posenc::rotary_embedding(k, layer->inv_freq, std::nullopt, 0, 2,
+                                   layer->options.interleaved());
     }
   }
   const at::Tensor out = slow_attention(q, k, v, c).out;
@@ -42,16 +47,12 @@ struct Traits;
 template <>
 struct Traits<ALiBiAttention> {
   using Options = ALiBiAttentionOptions;
-  static std::vector<double> slopes(int64_t heads) {
-    return posenc::alibi_slopes(heads);
-  }
+  static std::vector<double> slopes(int64_t heads) { return posenc::alibi_slopes(heads); }
 };
 template <>
 struct Traits<RoPEAttention> {
   using Options = RoPEAttentionOptions;
-  static std::vector<double> slopes(int64_t heads) {
-    return std::vector<double>(heads, 0.0);
-  }
+  static std::vector<double> slopes(int64_t heads) { return std::vector<double>(heads, 0.0); }
 };
 
 template <typename Layer>
@@ -64,9 +65,7 @@ class AttentionLayer : public testing::Test {
     layer->eval();
     return layer;
   }
-  static AttentionCase plain(bool causal) {
-    return {Traits<Layer>::slopes(6), causal};
-  }
+  static AttentionCase plain(bool causal) { return {Traits<Layer>::slopes(6), causal}; }
 };
 
 using Layers = testing::Types<ALiBiAttention, RoPEAttention>;
@@ -86,7 +85,8 @@ TYPED_TEST(AttentionLayer, HasTheFourProjectionsAndNothingElse) {
   auto layer = this->make(false);
   const auto names = layer->named_parameters().keys();
   EXPECT_EQ(names.size(), 8);
-  for (const char* name : {"query_proj.weight", "key_proj.bias", "value_proj.weight", "out_proj.bias"}) {
+  for (const char* name :
+       {"query_proj.weight", "key_proj.bias", "value_proj.weight", "out_proj.bias"}) {
     EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name;
   }
   EXPECT_TRUE(layer->buffers().empty());
@@ -95,7 +95,8 @@ TYPED_TEST(AttentionLayer, HasTheFourProjectionsAndNothingElse) {
   EXPECT_NE(text.str().find("d_model=48, n_heads=6"), std::string::npos) << text.str();
 }
 
-TYPED_TEST(AttentionLayer, TakesTheArticlesMask) {  // 0 blocks, any dtype; a blocked row gives zeros: faults M2, M9
+TYPED_TEST(AttentionLayer,
+           TakesTheArticlesMask) {  // 0 blocks, any dtype; a blocked row gives zeros: faults M2, M9
   for (const bool causal : {false, true}) {
     auto layer = this->make(causal);
     const at::Tensor x = torch::randn({2, 9, 48});
@@ -111,12 +112,16 @@ TYPED_TEST(AttentionLayer, TakesTheArticlesMask) {  // 0 blocks, any dtype; a bl
     // Gradients are finite, and a row that sees nothing passes none on.
     const at::Tensor in = x.detach().clone().requires_grad_();
     const at::Tensor out = layer(in, keep);
-    EXPECT_TRUE(torch::autograd::grad({out.square().sum()}, {in}, {}, true)[0].isfinite().all().item<bool>());
+    EXPECT_TRUE(torch::autograd::grad({out.square().sum()}, {in}, {}, true)[0]
+                    .isfinite()
+                    .all()
+                    .item<bool>());
     EXPECT_TRUE((torch::autograd::grad({out.select(1, 3).sum()}, {in})[0] == 0).all().item<bool>());
   }
 }
 
-TYPED_TEST(AttentionLayer, PaddingChangesNothing) {  // faults K1, A7: left and right, NaN in the padding too
+TYPED_TEST(AttentionLayer,
+           PaddingChangesNothing) {  // faults K1, A7: left and right, NaN in the padding too
   auto layer = this->make(true);
   const at::Tensor x = torch::randn({1, 5, 48}), want = layer(x);
   for (const bool left : {true, false}) {
@@ -137,7 +142,8 @@ TYPED_TEST(AttentionLayer, PrefillAndStepsEqualOnePass) {  // faults M8, K2
     if (padded) {
       padding.narrow(1, 0, 4).select(0, 1).fill_(false);
     }
-    const std::optional<at::Tensor> mask = padded ? std::optional<at::Tensor>(padding) : std::nullopt;
+    const std::optional<at::Tensor> mask =
+        padded ? std::optional<at::Tensor>(padding) : std::nullopt;
     const at::Tensor whole = layer->forward(x, std::nullopt, std::nullopt, mask);
     for (const bool recorded : {true, false}) {
       c10::AutoGradMode mode(recorded);
@@ -167,7 +173,8 @@ TYPED_TEST(AttentionLayer, BiasAndDropoutTakeTheDensePath) {
     EXPECT_LT(max_error(layer->forward(x, std::nullopt, at::zeros({6, 7, 7})), layer(x)), 1e-5);
     // A bias of −infinity is a mask.
     const at::Tensor keep = (torch::rand({7, 7}) > 0.3).logical_or(at::eye(7).to(at::kBool));
-    const at::Tensor bias = at::zeros({7, 7}).masked_fill(keep.logical_not(), -std::numeric_limits<double>::infinity());
+    const at::Tensor bias =
+        at::zeros({7, 7}).masked_fill(keep.logical_not(), -std::numeric_limits<double>::infinity());
     EXPECT_LT(max_error(layer->forward(x, std::nullopt, bias), layer(x, keep)), 1e-5);
     EXPECT_LT(max_error(layer->forward(x, keep, at::zeros({1, 1, 7, 7})), layer(x, keep)), 1e-5);
   }
@@ -204,7 +211,9 @@ TYPED_TEST(AttentionLayer, AnyLengthAndClearErrors) {  // faults A14
   EXPECT_EQ(layer(torch::randn({1, 0, 48})).size(1), 0);
   std::string text = error_of([&] { layer(torch::randn({1, 3, 40})); });
   EXPECT_NE(text.find("expected x of shape (B, L, 48)"), std::string::npos) << text;
-  text = error_of([&] { layer->forward(torch::randn({1, 3, 48}), std::nullopt, std::nullopt, at::ones({1, 4})); });
+  text = error_of([&] {
+    layer->forward(torch::randn({1, 3, 48}), std::nullopt, std::nullopt, at::ones({1, 4}));
+  });
   EXPECT_NE(text.find("key_padding_mask of shape (1, 3)"), std::string::npos) << text;
   text = error_of([&] { layer(torch::randn({1, 3, 48}), at::ones({2, 3})); });
   EXPECT_NE(text.find("broadcasts to (B, H, L, S) = (1, 6, 3, 3)"), std::string::npos) << text;
@@ -223,11 +232,14 @@ TEST(KVCacheTest, KeepsKeyNormsAndSurvivesInferenceMode) {  // faults B9
   }
   for (const int64_t n : {1, 57, 1, 100}) {
     cache.append(part(n), part(n), at::Tensor(), true);
-    EXPECT_TRUE(at::equal(cache.key_norms(), posenc::alibi_key_norms(cache.keys(), cache.values())));
+    EXPECT_TRUE(
+        at::equal(cache.key_norms(), posenc::alibi_key_norms(cache.keys(), cache.values())));
   }
   EXPECT_EQ(cache.size(), 229);
   EXPECT_FALSE(cache.positions().defined());
-  const std::string text = error_of([&] { cache.append(torch::randn({1, 3, 1, 8}), torch::randn({1, 3, 1, 8}), {}, true); });
+  const std::string text = error_of([&] {
+    cache.append(torch::randn({1, 3, 1, 8}), torch::randn({1, 3, 1, 8}), {}, true);
+  });
   EXPECT_NE(text.find("KVCache: expected keys of shape (1, 2, L, 8)"), std::string::npos) << text;
   cache.clear();
   EXPECT_EQ(cache.size(), 0);

@@ -19,7 +19,8 @@ struct Inputs {
   at::Tensor q, k, v;
 };
 
-Inputs random_inputs(int64_t heads = 8, int64_t length = kLength, at::ScalarType dtype = at::kFloat) {
+Inputs random_inputs(int64_t heads = 8, int64_t length = kLength,
+                     at::ScalarType dtype = at::kFloat) {
   torch::manual_seed(1);
   const auto one = [&] { return torch::randn({1, heads, length, 16}).to(dtype); };
   Inputs x;
@@ -31,22 +32,27 @@ Inputs random_inputs(int64_t heads = 8, int64_t length = kLength, at::ScalarType
 
 /// Output and gradients against the dense formula in float64.
 void check(const Inputs& in, const AttentionCase& c, double tolerance) {
-  Inputs x{in.q.detach().requires_grad_(), in.k.detach().requires_grad_(), in.v.detach().requires_grad_()};
-  Inputs wide{in.q.to(at::kDouble).detach().requires_grad_(), in.k.to(at::kDouble).detach().requires_grad_(),
+  Inputs x{in.q.detach().requires_grad_(), in.k.detach().requires_grad_(),
+           in.v.detach().requires_grad_()};
+  Inputs wide{in.q.to(at::kDouble).detach().requires_grad_(),
+              in.k.to(at::kDouble).detach().requires_grad_(),
               in.v.to(at::kDouble).detach().requires_grad_()};
   const auto [out, lse] = posenc::alibi_attention(x.q, x.k, x.v, c.slopes, c.mask, c.causal);
   const auto want = dense_reference(wide.q, wide.k, wide.v, at::tensor(c.slopes, at::kDouble), c);
   EXPECT_LT(finite_error(out, want.out), tolerance);
   const at::Tensor g = torch::randn_like(out);
   const variable_list a = torch::autograd::grad({(out * g).sum()}, {x.q, x.k, x.v});
-  const variable_list b = torch::autograd::grad({(want.out * g.to(at::kDouble)).sum()}, {wide.q, wide.k, wide.v});
+  const variable_list b =
+      torch::autograd::grad({(want.out * g.to(at::kDouble)).sum()}, {wide.q, wide.k, wide.v});
   for (int i = 0; i < 3; ++i) {
-    EXPECT_LT(finite_error(a[i], b[i]), tolerance * (1 + b[i].abs().max().item<double>())) << "gradient " << i;
+    EXPECT_LT(finite_error(a[i], b[i]), tolerance * (1 + b[i].abs().max().item<double>()))
+        << "gradient " << i;
   }
 }
 
 at::Tensor blocks(const Inputs& x, bool causal) {
-  return posenc::alibi_attention_blocks(x.q, x.k, x.v, posenc::alibi_slopes(x.q.size(1)), std::nullopt, causal);
+  return posenc::alibi_attention_blocks(x.q, x.k, x.v, posenc::alibi_slopes(x.q.size(1)),
+                                        std::nullopt, causal);
 }
 
 TEST(Skipping, LeavesMostBlocksOutAndChangesNothing) {
@@ -77,7 +83,8 @@ TEST(Skipping, HugeAndTinyNorms) {
 
 TEST(Skipping, SlopeZeroSkipsNothing) {
   const Inputs x = random_inputs(2, 700);
-  const at::Tensor counts = posenc::alibi_attention_blocks(x.q, x.k, x.v, {0.0, 0.0}, std::nullopt, true);
+  const at::Tensor counts =
+      posenc::alibi_attention_blocks(x.q, x.k, x.v, {0.0, 0.0}, std::nullopt, true);
   EXPECT_EQ(counts[0].item<int64_t>(), counts[1].item<int64_t>());
   EXPECT_EQ(counts[2].item<int64_t>(), counts[3].item<int64_t>());
   check(x, {{0.0, 0.0}, true}, 1e-5);
@@ -90,7 +97,8 @@ TEST(Skipping, EqualScoresAtFarKeys) {
   x.q.zero_();
   x.k.zero_();
   x.q.select(3, 0).fill_(4.0);
-  x.k.select(3, 0).copy_(at::arange(length, at::kDouble).neg() * 0.5);  // 4·k/4 rises by 0.5 a step into the past
+  x.k.select(3, 0).copy_(at::arange(length, at::kDouble).neg() *
+                         0.5);  // 4·k/4 rises by 0.5 a step into the past
   check(x, {{0.5}, true}, 1e-9);
 }
 
@@ -107,11 +115,14 @@ TEST(Skipping, NaNAndInfinityAreNeverSkipped) {
     for (const bool in_keys : {true, false}) {
       Inputs x = random_inputs();
       (in_keys ? x.k : x.v)[0][0][7][3].fill_(bad);
-      const at::Tensor out = std::get<0>(posenc::alibi_attention(x.q, x.k, x.v, posenc::alibi_slopes(8), std::nullopt, true));
+      const at::Tensor out = std::get<0>(
+          posenc::alibi_attention(x.q, x.k, x.v, posenc::alibi_slopes(8), std::nullopt, true));
       const at::Tensor spoilt = out[0][0].isfinite().logical_not().any(-1);
       const at::Tensor reached = spoilt.narrow(0, 7, kLength - 7);
       if (in_keys && bad == std::numeric_limits<double>::infinity()) {
-        EXPECT_TRUE(reached.any().item<bool>());  // −infinity where the sign is against it: weight 0, rightly
+        EXPECT_TRUE(
+            reached.any()
+                .item<bool>());  // −infinity where the sign is against it: weight 0, rightly
       } else {
         EXPECT_TRUE(reached.all().item<bool>());
       }
@@ -124,7 +135,8 @@ TEST(Skipping, NaNAndInfinityAreNeverSkipped) {
 TEST(Skipping, ANaNInAFarGradientReachesItsKeys) {
   Inputs x = random_inputs(1);
   x.v.requires_grad_();
-  const at::Tensor out = std::get<0>(posenc::alibi_attention(x.q, x.k, x.v, posenc::alibi_slopes(1), std::nullopt, true));
+  const at::Tensor out = std::get<0>(
+      posenc::alibi_attention(x.q, x.k, x.v, posenc::alibi_slopes(1), std::nullopt, true));
   at::Tensor g = torch::randn_like(out);
   g[0][0][kLength - 1][2] = kNaN;
   const at::Tensor dv = torch::autograd::grad({out}, {x.v}, {g})[0];
@@ -144,12 +156,14 @@ TEST(Skipping, PaddingDoesNotKeepBlocksAlive) {
 TEST(KeyNorms, AreBoundsAndFlagWhatIsNotFinite) {
   torch::manual_seed(2);
   for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
-    at::Tensor k = torch::randn({2, 3, 150, 9}).to(dtype), v = torch::randn({2, 3, 150, 5}).to(dtype);
+    at::Tensor k = torch::randn({2, 3, 150, 9}).to(dtype),
+               v = torch::randn({2, 3, 150, 5}).to(dtype);
     const at::Tensor norms = posenc::alibi_key_norms(k, v);
     EXPECT_EQ(norms.sizes(), (at::IntArrayRef{2, 3, 3}));
     const at::Tensor each = k.to(at::kDouble).norm(2, -1);
     for (int64_t block = 0; block < 3; ++block) {
-      const at::Tensor most = each.narrow(2, 64 * block, std::min<int64_t>(64, 150 - 64 * block)).amax(-1);
+      const at::Tensor most =
+          each.narrow(2, 64 * block, std::min<int64_t>(64, 150 - 64 * block)).amax(-1);
       EXPECT_TRUE((norms.select(2, block).to(at::kDouble) >= most).all().item<bool>());
       EXPECT_TRUE((norms.select(2, block).to(at::kDouble) <= most * 1.01).all().item<bool>());
     }
@@ -164,19 +178,22 @@ TEST(KeyNorms, AreBoundsAndFlagWhatIsNotFinite) {
 TEST(KeyNorms, DecodeReadsOnlyNearBlocks) {
   torch::manual_seed(3);
   const auto slopes = posenc::alibi_slopes(8);
-  at::Tensor q = torch::randn({2, 8, 1, 16}), k = torch::randn({2, 8, 5000, 16}), v = torch::randn({2, 8, 5000, 16});
+  at::Tensor q = torch::randn({2, 8, 1, 16}), k = torch::randn({2, 8, 5000, 16}),
+             v = torch::randn({2, 8, 5000, 16});
   const at::Tensor norms = posenc::alibi_key_norms(k, v);
-  const at::Tensor with = posenc::alibi_attention_blocks(q, k, v, slopes, std::nullopt, true, std::nullopt, std::nullopt,
-                                                         std::nullopt, std::nullopt, norms);
+  const at::Tensor with =
+      posenc::alibi_attention_blocks(q, k, v, slopes, std::nullopt, true, std::nullopt,
+                                     std::nullopt, std::nullopt, std::nullopt, norms);
   EXPECT_LT(with[0].item<int64_t>(), with[1].item<int64_t>() / 2);
   const auto a = posenc::alibi_attention(q, k, v, slopes, std::nullopt, true);
-  const auto b = posenc::alibi_attention(q, k, v, slopes, std::nullopt, true, std::nullopt, std::nullopt, std::nullopt,
-                                         std::nullopt, norms);
+  const auto b = posenc::alibi_attention(q, k, v, slopes, std::nullopt, true, std::nullopt,
+                                         std::nullopt, std::nullopt, std::nullopt, norms);
   EXPECT_LT(finite_error(std::get<0>(a), std::get<0>(b)), 1e-6);
   EXPECT_LT(finite_error(std::get<1>(a), std::get<1>(b)), 1e-5);
   v[0][0][3][3] = kNaN;  // far away, and the norms know
-  const at::Tensor flagged = std::get<0>(posenc::alibi_attention(q, k, v, slopes, std::nullopt, true, std::nullopt, std::nullopt,
-                                                                 std::nullopt, std::nullopt, posenc::alibi_key_norms(k, v)));
+  const at::Tensor flagged = std::get<0>(
+      posenc::alibi_attention(q, k, v, slopes, std::nullopt, true, std::nullopt, std::nullopt,
+                              std::nullopt, std::nullopt, posenc::alibi_key_norms(k, v)));
   EXPECT_TRUE(flagged[0][0][0][3].isnan().item<bool>());
 }
 

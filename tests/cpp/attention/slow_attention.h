@@ -1,6 +1,7 @@
 #pragma once
 
-// Biased attention in float64: once as loops from the formula, once dense in ATen so that autograd gives the gradients.
+// Biased attention in float64: once as loops from the formula, once dense in ATen so that autograd
+// gives the gradients.
 
 #include <torch/torch.h>
 
@@ -25,23 +26,29 @@ struct AttentionResult {
   at::Tensor out, lse;
 };
 
-inline at::Tensor positions_of(const std::optional<at::Tensor>& given, int64_t batch, int64_t length, int64_t offset) {
+inline at::Tensor positions_of(const std::optional<at::Tensor>& given, int64_t batch,
+                               int64_t length, int64_t offset) {
   if (given.has_value()) {
     return given->to(at::kDouble).expand({batch, length}).contiguous();
   }
-  return (at::arange(length, at::kDouble) + static_cast<double>(offset)).expand({batch, length}).contiguous();
+  return (at::arange(length, at::kDouble) + static_cast<double>(offset))
+      .expand({batch, length})
+      .contiguous();
 }
 
 /// One pair at a time. A pair that is not allowed is never looked at.
-inline AttentionResult slow_attention(const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
-                                      const AttentionCase& c) {
-  const at::Tensor q = q_in.detach().to(at::kDouble).contiguous(), k = k_in.detach().to(at::kDouble).contiguous(),
+inline AttentionResult slow_attention(const at::Tensor& q_in, const at::Tensor& k_in,
+                                      const at::Tensor& v_in, const AttentionCase& c) {
+  const at::Tensor q = q_in.detach().to(at::kDouble).contiguous(),
+                   k = k_in.detach().to(at::kDouble).contiguous(),
                    v = v_in.detach().to(at::kDouble).contiguous();
-  const int64_t B = q.size(0), H = q.size(1), L = q.size(2), D = q.size(3), S = k.size(2), Dv = v.size(3);
+  const int64_t B = q.size(0), H = q.size(1), L = q.size(2), D = q.size(3), S = k.size(2),
+                Dv = v.size(3);
   const int64_t group = H / k.size(1);
   const at::Tensor qp = positions_of(c.q_positions, B, L, c.offset.value_or(S - L));
   const at::Tensor kp = positions_of(c.k_positions, B, S, 0);
-  const at::Tensor mask = c.mask.has_value() ? c.mask->expand({B, H, L, S}).contiguous() : at::ones({B, H, L, S}, at::kBool);
+  const at::Tensor mask = c.mask.has_value() ? c.mask->expand({B, H, L, S}).contiguous()
+                                             : at::ones({B, H, L, S}, at::kBool);
   AttentionResult r{at::zeros({B, H, L, Dv}, at::kDouble), at::empty({B, H, L}, at::kDouble)};
   const auto Q = q.accessor<double, 4>(), K = k.accessor<double, 4>(), V = v.accessor<double, 4>();
   const auto QP = qp.accessor<double, 2>(), KP = kp.accessor<double, 2>();
@@ -71,7 +78,8 @@ inline AttentionResult slow_attention(const at::Tensor& q_in, const at::Tensor& 
         for (int64_t j : keys) {
           sum += std::exp(score[j] - most);
         }
-        lse[b][h][i] = keys.empty() ? -std::numeric_limits<double>::infinity() : most + std::log(sum);
+        lse[b][h][i] =
+            keys.empty() ? -std::numeric_limits<double>::infinity() : most + std::log(sum);
         for (int64_t j : keys) {
           for (int64_t d = 0; d < Dv; ++d) {
             out[b][h][i][d] += std::exp(score[j] - most) / sum * V[b][h / group][j][d];
@@ -84,25 +92,35 @@ inline AttentionResult slow_attention(const at::Tensor& q_in, const at::Tensor& 
 }
 
 /// The same with whole matrices, differentiable; slopes as a tensor (H) or (B, H).
-inline AttentionResult dense_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& slopes,
+inline AttentionResult dense_reference(const at::Tensor& q, const at::Tensor& k,
+                                       const at::Tensor& v, const at::Tensor& slopes,
                                        const AttentionCase& c) {
   const int64_t B = q.size(0), H = q.size(1), L = q.size(2), S = k.size(2), group = H / k.size(1);
   const at::Tensor qp = positions_of(c.q_positions, B, L, c.offset.value_or(S - L));
   const at::Tensor kp = positions_of(c.k_positions, B, S, 0);
   const at::Tensor distance = (kp.unsqueeze(1) - qp.unsqueeze(2)).unsqueeze(1);
-  at::Tensor allowed = c.mask.has_value() ? c.mask->expand({B, H, L, S}) : at::ones({B, H, L, S}, at::kBool);
+  at::Tensor allowed =
+      c.mask.has_value() ? c.mask->expand({B, H, L, S}) : at::ones({B, H, L, S}, at::kBool);
   if (c.causal) {
     allowed = allowed.logical_and(distance <= 0);
   }
   const double scale = c.scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3))));
   const at::Tensor kk = k.repeat_interleave(group, 1), vv = v.repeat_interleave(group, 1);
-  const at::Tensor scores = at::matmul(q, kk.transpose(2, 3)) * scale - slopes.unsqueeze(-1).unsqueeze(-1) * distance.abs();
-  const at::Tensor seen = scores.detach().masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
-  const at::Tensor most = S == 0 ? at::zeros({B, H, L, 1}, at::kDouble) : seen.amax(-1, true).clamp_min(-1e300);
-  const at::Tensor weights = (scores - most).masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity()).exp();
+  const at::Tensor scores = at::matmul(q, kk.transpose(2, 3)) * scale -
+                            slopes.unsqueeze(-1).unsqueeze(-1) * distance.abs();
+  const at::Tensor seen =
+      scores.detach().masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
+  const at::Tensor most =
+      S == 0 ? at::zeros({B, H, L, 1}, at::kDouble) : seen.amax(-1, true).clamp_min(-1e300);
+  const at::Tensor weights =
+      (scores - most)
+          .masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity())
+          .exp();
   const at::Tensor sum = weights.sum(-1, true), empty = sum == 0;
   const at::Tensor safe = sum.masked_fill(empty, 1);
-  return {at::matmul(weights / safe, vv), (most + safe.log()).masked_fill(empty, -std::numeric_limits<double>::infinity()).squeeze(-1)};
+  return {
+      at::matmul(weights / safe, vv),
+      (most + safe.log()).masked_fill(empty, -std::numeric_limits<double>::infinity()).squeeze(-1)};
 }
 
 /// Largest |a − b| where b is finite; infinite where the two are not finite in the same places.

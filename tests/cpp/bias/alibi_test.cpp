@@ -22,10 +22,12 @@ void expect_near(const std::vector<double>& got, const std::vector<double>& want
 }
 
 TEST(AlibiSlopes, AnyHeadCount) {  // faults A1, A2
-  expect_near(posenc::alibi_slopes(8), {0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625});
+  expect_near(posenc::alibi_slopes(8),
+              {0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625});
   expect_near(posenc::alibi_slopes(6), {1. / 4, 1. / 16, 1. / 64, 1. / 256, 1. / 2, 1. / 8});
-  expect_near(posenc::alibi_slopes(12), {0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625, 0.70710678,
-                                         0.35355339, 0.17677670, 0.08838835});
+  expect_near(posenc::alibi_slopes(12),
+              {0.5, 0.25, 0.125, 0.0625, 0.03125, 0.015625, 0.0078125, 0.00390625, 0.70710678,
+               0.35355339, 0.17677670, 0.08838835});
   expect_near(posenc::alibi_slopes(3), {1. / 16, 1. / 256, 1. / 4});
   expect_near(posenc::alibi_slopes(1), {1. / 256});
   const auto plain = posenc::alibi_slopes(6, 8, 0, std::nullopt, /*geometric=*/true);
@@ -34,7 +36,8 @@ TEST(AlibiSlopes, AnyHeadCount) {  // faults A1, A2
 }
 
 TEST(AlibiSlopes, TensorParallelRanksSliceOneList) {  // faults A8
-  expect_near(posenc::alibi_slopes(4, 8, /*head_start=*/4, /*total_heads=*/8), {1. / 32, 1. / 64, 1. / 128, 1. / 256});
+  expect_near(posenc::alibi_slopes(4, 8, /*head_start=*/4, /*total_heads=*/8),
+              {1. / 32, 1. / 64, 1. / 128, 1. / 256});
   const auto all = posenc::alibi_slopes(12);
   const auto rank = posenc::alibi_slopes(6, 8, 6, 12);
   EXPECT_EQ(rank, std::vector<double>(all.begin() + 6, all.end()));
@@ -45,13 +48,16 @@ TEST(AlibiSlopes, TensorParallelRanksSliceOneList) {  // faults A8
 }
 
 /// From the formula, in float64.
-at::Tensor slow_bias(const std::vector<double>& slopes, int64_t q_len, int64_t k_len, int64_t offset, bool causal) {
+at::Tensor slow_bias(const std::vector<double>& slopes, int64_t q_len, int64_t k_len,
+                     int64_t offset, bool causal) {
   at::Tensor bias = at::empty({static_cast<int64_t>(slopes.size()), q_len, k_len}, at::kDouble);
   auto b = bias.accessor<double, 3>();
   for (size_t h = 0; h < slopes.size(); ++h) {
     for (int64_t i = 0; i < q_len; ++i) {
       for (int64_t j = 0; j < k_len; ++j) {
-        b[h][i][j] = causal && j > i + offset ? -kInfinity : -slopes[h] * std::abs(static_cast<double>(i + offset - j));
+        b[h][i][j] = causal && j > i + offset
+                         ? -kInfinity
+                         : -slopes[h] * std::abs(static_cast<double>(i + offset - j));
       }
     }
   }
@@ -66,12 +72,16 @@ TEST(AlibiBias, IsTheFormulaRoundedOnce) {
         const at::Tensor got = posenc::alibi_bias(slopes, q, k, std::nullopt, causal, dtype);
         EXPECT_EQ(got.scalar_type(), dtype);
         const at::Tensor exact = slow_bias(slopes, q, k, k - q, causal);
-        const at::Tensor want = dtype == at::kDouble ? exact : at::tensor(slopes, at::kDouble).to(at::kFloat).view({-1, 1, 1}) *
-                                                                    (exact / at::tensor(slopes, at::kDouble).view({-1, 1, 1})).to(at::kFloat);
+        const at::Tensor want =
+            dtype == at::kDouble
+                ? exact
+                : at::tensor(slopes, at::kDouble).to(at::kFloat).view({-1, 1, 1}) *
+                      (exact / at::tensor(slopes, at::kDouble).view({-1, 1, 1})).to(at::kFloat);
         EXPECT_TRUE(at::equal(got, want.to(dtype)));
       }
-      EXPECT_TRUE(at::allclose(posenc::alibi_bias(slopes, 4, 4, c10::SymInt(1000000), causal, at::kDouble),
-                               slow_bias(slopes, 4, 4, 1000000, causal)));
+      EXPECT_TRUE(
+          at::allclose(posenc::alibi_bias(slopes, 4, 4, c10::SymInt(1000000), causal, at::kDouble),
+                       slow_bias(slopes, 4, 4, 1000000, causal)));
     }
   }
   EXPECT_EQ(posenc::alibi_bias(slopes, 2, 2).scalar_type(), at::kFloat);
@@ -95,9 +105,11 @@ TEST(AlibiSoftmax, IsTheFormulaInEveryDtype) {
       at::Tensor mask = torch::rand({2, 3, q, k}) > 0.3;
       mask.select(2, 0).fill_(false);
       for (const bool causal : {false, true}) {
-        for (const std::optional<at::Tensor>& m : {std::optional<at::Tensor>(), std::optional<at::Tensor>(mask),
-                                                   std::optional<at::Tensor>(mask.narrow(2, q - 1, 1).narrow(1, 0, 1))}) {
-          const at::Tensor x = torch::randn({2, k, q, 3}).to(dtype).permute({0, 3, 2, 1}).requires_grad_();
+        for (const std::optional<at::Tensor>& m :
+             {std::optional<at::Tensor>(), std::optional<at::Tensor>(mask),
+              std::optional<at::Tensor>(mask.narrow(2, q - 1, 1).narrow(1, 0, 1))}) {
+          const at::Tensor x =
+              torch::randn({2, k, q, 3}).to(dtype).permute({0, 3, 2, 1}).requires_grad_();
           const at::Tensor y = posenc::alibi_softmax(x, slopes, m, causal, 0.7);
           EXPECT_EQ(y.scalar_type(), dtype);
           const at::Tensor wide = x.detach().to(at::kDouble).requires_grad_();
@@ -124,7 +136,9 @@ TEST(AlibiSoftmax, MaskedScoresAreNotTouched) {  // faults M3, M5, M6, A7
   at::Tensor scores = at::zeros({1, 1, 5, 5});
   scores.select(3, 0).fill_(std::numeric_limits<double>::quiet_NaN());
   const at::Tensor weights = posenc::alibi_softmax(scores, half, mask, /*is_causal=*/true);
-  EXPECT_TRUE(at::allclose(weights[0][0][4], at::tensor({0., 0., 0.186324, 0.307196, 0.506480}, at::kFloat), 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(weights[0][0][4],
+                           at::tensor({0., 0., 0.186324, 0.307196, 0.506480}, at::kFloat), 1e-5,
+                           1e-6));
   EXPECT_TRUE((weights[0][0][1] == 0).all().item<bool>());
   const at::Tensor allowed = at::tensor({-12000.0, 0.0}).to(at::kHalf).view({1, 1, 1, 2});
   const at::Tensor one = posenc::alibi_softmax(allowed, half, at::tensor({1, 0}).to(at::kBool));
@@ -136,8 +150,10 @@ TEST(AlibiSoftmax, SecondDerivativeAndErrors) {
   const at::Tensor x = torch::randn({1, 2, 3, 4}, at::kDouble).requires_grad_();
   const auto slopes = posenc::alibi_slopes(2);
   const auto twice = [&](bool ours) {
-    const at::Tensor y = ours ? posenc::alibi_softmax(x, slopes) : at::softmax(x + slow_bias(slopes, 3, 4, 1, false), -1);
-    const at::Tensor g = torch::autograd::grad({y.square().sum()}, {x}, {}, true, /*create_graph=*/true)[0];
+    const at::Tensor y = ours ? posenc::alibi_softmax(x, slopes)
+                              : at::softmax(x + slow_bias(slopes, 3, 4, 1, false), -1);
+    const at::Tensor g =
+        torch::autograd::grad({y.square().sum()}, {x}, {}, true, /*create_graph=*/true)[0];
     return torch::autograd::grad({g.square().sum()}, {x})[0];
   };
   EXPECT_LT(max_error(twice(true), twice(false)), 1e-13);

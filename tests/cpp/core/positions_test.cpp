@@ -6,9 +6,7 @@ namespace {
 
 using posenc::test::error_of;
 
-at::Tensor longs(std::vector<int64_t> values) {
-  return torch::tensor(values, torch::kLong);
-}
+at::Tensor longs(std::vector<int64_t> values) { return torch::tensor(values, torch::kLong); }
 
 TEST(Positions, CountRealTokensOfAPaddedBatch) {  // K1
   EXPECT_TRUE(posenc::positions_from_mask(longs({0, 0, 1, 1, 1})).equal(longs({0, 0, 0, 1, 2})));
@@ -17,14 +15,17 @@ TEST(Positions, CountRealTokensOfAPaddedBatch) {  // K1
 }
 
 TEST(Positions, RestartInEachPackedDocument) {  // K5
-  EXPECT_TRUE(posenc::positions_from_cu_seqlens(longs({0, 4, 8}), 8).equal(longs({0, 1, 2, 3, 0, 1, 2, 3})));
-  EXPECT_TRUE(posenc::positions_from_cu_seqlens(longs({0, 2, 2, 5}), 5).equal(longs({0, 1, 0, 1, 2})));
+  EXPECT_TRUE(posenc::positions_from_cu_seqlens(longs({0, 4, 8}), 8)
+                  .equal(longs({0, 1, 2, 3, 0, 1, 2, 3})));
+  EXPECT_TRUE(
+      posenc::positions_from_cu_seqlens(longs({0, 2, 2, 5}), 5).equal(longs({0, 1, 0, 1, 2})));
   const auto ids = posenc::positions_from_documents(longs({1, 1, 2, 2, 2, 0}));
   EXPECT_TRUE(ids.equal(longs({0, 1, 0, 1, 2, 0})));
 }
 
 TEST(Positions, RowsOfABatchDecodeAtTheirOwnPlace) {  // K2
-  EXPECT_TRUE(posenc::positions_from_offsets(longs({5, 3}), 2).equal(torch::tensor({{5, 6}, {3, 4}}, torch::kLong)));
+  EXPECT_TRUE(posenc::positions_from_offsets(longs({5, 3}), 2)
+                  .equal(torch::tensor({{5, 6}, {3, 4}}, torch::kLong)));
 }
 
 TEST(Positions, ContextParallelRanksCoverTheSequenceOnce) {
@@ -39,9 +40,16 @@ TEST(Positions, ContextParallelRanksCoverTheSequenceOnce) {
 }
 
 TEST(Positions, ErrorsSayWhatWasExpectedAndWhatCame) {
-  EXPECT_NE(error_of([] { posenc::positions_for_context_parallel(10, 0, 4); }).find("divisible by 4, got 10"), std::string::npos);
-  EXPECT_NE(error_of([] { posenc::positions_from_offsets(torch::rand({3}), 2); }).find("integer"), std::string::npos);
-  EXPECT_NE(error_of([] { posenc::positions_from_mask(torch::ones({2, 3, 4})); }).find("[2, 3, 4]"), std::string::npos);
+  EXPECT_NE(error_of([] {
+              posenc::positions_for_context_parallel(10, 0, 4);
+            }).find("divisible by 4, got 10"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { posenc::positions_from_offsets(torch::rand({3}), 2); }).find("integer"),
+            std::string::npos);
+  EXPECT_NE(error_of([] {
+              posenc::positions_from_mask(torch::ones({2, 3, 4}));
+            }).find("[2, 3, 4]"),
+            std::string::npos);
 }
 
 }  // namespace
