@@ -164,9 +164,9 @@ def test_dropout_is_for_training_alone_and_keeps_the_mean(name):
     assert_same(layer(x), want)
     layer.train()
     with torch.no_grad():
-        mean = torch.stack([layer(x) for _ in range(600)]).mean(0)
+        mean = torch.stack([layer(x) for _ in range(250)]).mean(0)
     assert not torch.equal(layer(x), want)
-    torch.testing.assert_close(mean, want, rtol=0, atol=0.05)
+    torch.testing.assert_close(mean, want, rtol=0, atol=0.08)
 
 
 @needs_torchscript
