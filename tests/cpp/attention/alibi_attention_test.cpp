@@ -23,6 +23,11 @@ struct Shape {
   int64_t batch, heads, kv_heads, q_len, k_len, head_dim, v_dim;
 };
 
+void PrintTo(const Shape& s, std::ostream* out) {
+  *out << "B" << s.batch << "_H" << s.heads << "_Hkv" << s.kv_heads << "_L" << s.q_len << "_S"
+       << s.k_len << "_D" << s.head_dim << "_Dv" << s.v_dim;
+}
+
 struct Inputs {
   at::Tensor q, k, v;
 };

@@ -108,19 +108,19 @@ inline AttentionResult dense_reference(const at::Tensor& q, const at::Tensor& k,
   const at::Tensor kk = k.repeat_interleave(group, 1), vv = v.repeat_interleave(group, 1);
   const at::Tensor scores = at::matmul(q, kk.transpose(2, 3)) * scale -
                             slopes.unsqueeze(-1).unsqueeze(-1) * distance.abs();
-  const at::Tensor seen =
-      scores.detach().masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity());
-  const at::Tensor most =
-      S == 0 ? at::zeros({B, H, L, 1}, at::kDouble) : seen.amax(-1, true).clamp_min(-1e300);
-  const at::Tensor weights =
-      (scores - most)
-          .masked_fill(allowed.logical_not(), -std::numeric_limits<double>::infinity())
-          .exp();
-  const at::Tensor sum = weights.sum(-1, true), empty = sum == 0;
-  const at::Tensor safe = sum.masked_fill(empty, 1);
-  return {
-      at::matmul(weights / safe, vv),
-      (most + safe.log()).masked_fill(empty, -std::numeric_limits<double>::infinity()).squeeze(-1)};
+  // log_softmax, not exp: torch's exp of a float64 tensor was seen off by 1e-9 in the first call of
+  // a process (about one process in 200, MKL's vector maths).
+  const at::Tensor empty = allowed.any(-1, true).logical_not();
+  const at::Tensor open = scores.masked_fill(allowed.logical_or(empty).logical_not(),
+                                             -std::numeric_limits<double>::infinity());
+  if (S == 0) {
+    return {at::matmul(scores, vv),
+            at::full({B, H, L}, -std::numeric_limits<double>::infinity(), scores.options())};
+  }
+  const at::Tensor best = open.detach().argmax(-1, true);
+  const at::Tensor lse = (open.gather(-1, best) - at::log_softmax(open, -1).gather(-1, best));
+  return {at::matmul(at::softmax(open, -1).masked_fill(empty, 0), vv),
+          lse.masked_fill(empty, -std::numeric_limits<double>::infinity()).squeeze(-1)};
 }
 
 /// Largest |a − b| where b is finite; infinite where the two are not finite in the same places.

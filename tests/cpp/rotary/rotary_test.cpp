@@ -45,6 +45,11 @@ struct Case {
   bool pairs_in, pairs_out, inverse;
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << "D" << c.head_dim << "_rotated" << c.rotated << "_start" << c.start << "_in" << c.pairs_in
+       << "_out" << c.pairs_out << "_inverse" << c.inverse;
+}
+
 class Rotary : public testing::TestWithParam<Case> {};
 
 TEST_P(Rotary, IsTheFormulaInEveryDtype) {
