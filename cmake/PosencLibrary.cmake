@@ -31,7 +31,7 @@ foreach(isa IN LISTS POSENC_ISAS)
   # GCC's SLP pass forms fused multiply-add-subtract in spite of -ffp-contract=off, so that pass stays out (the loops are vector
   # code by hand). GCC takes the undefined operand inside its own AVX-512 intrinsics for a mistake of ours (its bug 105593).
   target_compile_options(posenc_${isa} PRIVATE ${POSENC_FLAGS_${isa}} -O3 -ffp-contract=off -fno-math-errno ${POSENC_WARNINGS}
-    -Wno-unknown-pragmas -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-fno-tree-slp-vectorize> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+    -Wno-unknown-pragmas -Wno-uninitialized $<$<CXX_COMPILER_ID:GNU>:-Wno-psabi> $<$<CXX_COMPILER_ID:GNU>:-fno-tree-slp-vectorize> $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   list(APPEND POSENC_SIMD_OBJECTS $<TARGET_OBJECTS:posenc_${isa}>)
 endforeach()
 
