@@ -117,10 +117,11 @@ def _with_bias_blocks(keep: Tensor | None, bias: Tensor | None) -> Tensor | None
 
 def _broken_keys(k: Tensor, v: Tensor) -> Tensor:
     """(B, 1, 1, S): keys with a NaN or infinity in any head (the output mixes the heads)."""
-    norms = torch.linalg.vector_norm(k.detach(), math.inf, dim=-1) + torch.linalg.vector_norm(
-        v.detach(), math.inf, dim=-1
+    # The largest magnitude tells both (amax hands NaN on) and costs a tenth of a norm over rows.
+    sound = torch.isfinite(k.detach().abs().amax([1, 3])) & torch.isfinite(
+        v.detach().abs().amax([1, 3])
     )
-    return ~torch.isfinite(norms).all(dim=1)[:, None, None, :]
+    return ~sound[:, None, None, :]
 
 
 def _dense_attention(
