@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import _C
 from ._layer import ALIBI_KEYS, INDEX_KEYS, ROTARY_KEYS, TABLE_KEYS, Layer
-from .rotary import _rope_scaling
+from .rotary.embedding import _rope_scaling
 
 __all__ = [
     "ALiBiAttention",

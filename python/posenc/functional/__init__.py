@@ -1,0 +1,69 @@
+"""Every operator with its defaults.
+
+Shapes: B batch, L query length, S key length, H heads, D head dimension, n frequencies.
+All functions work inside ``torch.jit.script``, ``torch.compile(fullgraph=True)`` and
+``torch.export``, under ``torch.func`` transforms, forward-mode AD and autocast.
+
+Errors come from the operators: ``ValueError`` for shapes and values, ``TypeError`` for dtypes,
+``IndexError`` for positions outside a table. Each names the operator, what it expected, what came.
+"""
+
+from .absolute import (
+    add_positional_encoding,
+    add_positions,
+    add_sinusoidal,
+    embed_tokens,
+    get_positional_encoding,
+    sinusoidal_encoding,
+)
+from .attention import (
+    alibi_attention,
+    merge_attention,
+)
+from .bias import (
+    alibi_bias,
+    alibi_softmax,
+)
+from .frequencies import (
+    alibi_slopes,
+    rope_inv_freq,
+    sinusoidal_inv_freq,
+)
+from .positions import (
+    positions_for_context_parallel,
+    positions_from_cu_seqlens,
+    positions_from_documents,
+    positions_from_input_ids,
+    positions_from_mask,
+    positions_from_offsets,
+)
+from .rotary import (
+    apply_rotary,
+    rotary_embedding,
+    rotary_embedding_,
+)
+
+__all__ = [
+    "add_positional_encoding",
+    "add_positions",
+    "add_sinusoidal",
+    "alibi_attention",
+    "alibi_bias",
+    "alibi_slopes",
+    "alibi_softmax",
+    "apply_rotary",
+    "embed_tokens",
+    "get_positional_encoding",
+    "merge_attention",
+    "positions_for_context_parallel",
+    "positions_from_cu_seqlens",
+    "positions_from_documents",
+    "positions_from_input_ids",
+    "positions_from_mask",
+    "positions_from_offsets",
+    "rope_inv_freq",
+    "rotary_embedding",
+    "rotary_embedding_",
+    "sinusoidal_encoding",
+    "sinusoidal_inv_freq",
+]

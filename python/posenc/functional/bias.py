@@ -1,0 +1,67 @@
+"""What is added to the scores."""
+
+import torch
+from torch import Tensor
+
+
+def alibi_bias(
+    slopes: list[float] | Tensor,
+    q_len: int,
+    k_len: int,
+    offset: int | None = None,
+    is_causal: bool = False,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """ALiBi's bias ``-slope_h |i + offset - j|``, for printing and for other attention code.
+
+    `alibi_attention` needs no such matrix.
+
+    Args:
+        slopes: H floats, or a tensor (H), which is differentiable.
+        q_len, k_len: numbers of queries and keys.
+        offset: position of query 0 minus position of key 0; None: k_len - q_len (a cache).
+        is_causal: -inf where the key is later than the query.
+        dtype: of the result, None for the default dtype.
+        device: of the result (that of ``slopes`` where it is a tensor).
+
+    Returns:
+        (H, q_len, k_len).
+
+    Source: Press et al. 2021, arXiv:2108.12409 (with the true distance; under a causal mask any
+    constant per row gives the same weights).
+    """
+    if isinstance(slopes, Tensor):
+        if device is not None and device != slopes.device:
+            raise ValueError(
+                f"alibi_bias: expected device to be that of slopes ({slopes.device}), got {device}"
+            )
+        return torch.ops.posenc.alibi_bias(slopes, q_len, k_len, offset, is_causal, dtype=dtype)
+    else:
+        return torch.ops.posenc.alibi_bias(
+            slopes, q_len, k_len, offset, is_causal, dtype=dtype, device=device
+        )
+
+
+def alibi_softmax(
+    scores: Tensor,
+    slopes: list[float],
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float = 1.0,
+    offset: int | None = None,
+) -> Tensor:
+    """``softmax(scale * scores + ALiBi's bias)`` over the keys, in one pass.
+
+    Args:
+        scores: (B, H, L, S).
+        slopes: H floats.
+        mask: bool, broadcastable to (B, H, L, S), True keeps.
+        is_causal: block keys later than the query.
+        scale: multiplies the scores.
+        offset: position of query 0 minus position of key 0; None: S - L.
+
+    Returns:
+        (B, H, L, S); 0 in a row without an allowed key.
+    """
+    return torch.ops.posenc.alibi_softmax(scores, slopes, mask, is_causal, scale, offset)

@@ -1,0 +1,85 @@
+"""Positions of tokens, from padding, packing and caches."""
+
+import torch
+from torch import Tensor
+
+
+def positions_from_mask(mask: Tensor) -> Tensor:
+    """Positions of real tokens in a padded batch: cumulative sum - 1, not below 0.
+
+    Args:
+        mask: (B, L) or (L), bool, int or float; nonzero marks a real token.
+
+    Returns:
+        int64, the mask's shape. [0, 0, 1, 1, 1] gives [0, 0, 0, 1, 2].
+    """
+    return torch.ops.posenc.positions_from_mask(mask)
+
+
+def positions_from_cu_seqlens(cu_seqlens: Tensor, total: int) -> Tensor:
+    """Positions in packed documents, restarting at each.
+
+    Args:
+        cu_seqlens: (n + 1) cumulated lengths that begin with 0, as flash-attention takes them.
+        total: number of tokens.
+
+    Returns:
+        int64 (total).
+    """
+    return torch.ops.posenc.positions_from_cu_seqlens(cu_seqlens, total)
+
+
+def positions_from_documents(document_ids: Tensor) -> Tensor:
+    """Positions in packed documents, restarting where the id changes.
+
+    Args:
+        document_ids: (B, L) or (L), integer.
+
+    Returns:
+        int64, the same shape. [1, 1, 2, 2, 2] gives [0, 1, 0, 1, 2].
+    """
+    return torch.ops.posenc.positions_from_documents(document_ids)
+
+
+def positions_from_offsets(offsets: Tensor, length: int) -> Tensor:
+    """``offsets[b] + 0 ... length - 1``: rows of a batch that decode at different places.
+
+    Args:
+        offsets: (B), integer.
+        length: new tokens in each row.
+
+    Returns:
+        int64 (B, length).
+    """
+    return torch.ops.posenc.positions_from_offsets(offsets, length)
+
+
+def positions_for_context_parallel(
+    length: int, rank: int, world_size: int, zigzag: bool = False
+) -> Tensor:
+    """The positions that one rank of a context-parallel group holds.
+
+    Args:
+        length: the whole sequence, divisible by world_size (2 world_size with zigzag).
+        rank, world_size: of the group.
+        zigzag: rank r holds chunks r and 2 world_size - 1 - r, so that causal work is even.
+
+    Returns:
+        int64 (length / world_size).
+    """
+    return torch.ops.posenc.positions_for_context_parallel(length, rank, world_size, zigzag)
+
+
+def positions_from_input_ids(input_ids: Tensor, padding_idx: int) -> Tensor:
+    """Positions as fairseq and RoBERTa count them: real tokens from padding_idx + 1 on, padding
+    at padding_idx.
+
+    Args:
+        input_ids: (B, L) or (L), integer.
+        padding_idx: the id of padding. A table for them needs max_len + padding_idx + 1 rows.
+
+    Returns:
+        int64, the same shape. With padding_idx 1, [5, 6, 1, 1] gives [2, 3, 1, 1].
+    """
+    real_token = input_ids.ne(padding_idx).to(torch.int64)
+    return real_token.cumsum(-1) * real_token + padding_idx
