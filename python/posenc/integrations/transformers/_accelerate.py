@@ -1,0 +1,134 @@
+"""`accelerate`, `restore` and `swapped`."""
+
+import logging
+import threading
+from typing import TypeVar
+
+from torch import nn
+
+from . import _attention
+from ._report import Entry, Report
+from ._swap import Note, exchange_of, exchanged_class, set_class, unwind
+
+_MODEL = TypeVar("_MODEL", bound=nn.Module)
+_LOCK = threading.Lock()
+_log = logging.getLogger(__name__)
+
+#: The first version of transformers that the tests were run with.
+_OLDEST = (5, 24)
+
+
+def accelerate(model: _MODEL) -> _MODEL:
+    """Lets a loaded transformers model rotate by our operators.
+
+    The rotation takes the model's own cos and sin, what it was trained with. The model is changed
+    in place, in training and in inference, and only this model: another of the same class stays as
+    it is. Weights, state dict, configuration, hooks and the names of the classes stay as well;
+    copies and pickles of the model are accelerated as it is. A second call changes nothing. Call it
+    before ``torch.compile`` and before FSDP.
+
+    What is exchanged is found in the modules' own code: each function that takes cos and sin is
+    called on random numbers to see which layout it has (halves or pairs, a part of the head, ...),
+    and one that no layout explains is left and named in `swapped`. Calls that the operator does not
+    serve go to the model's own function.
+
+    Args:
+        model: a model of transformers, or any module with such modules inside.
+
+    Returns:
+        ``model`` itself.
+
+    Raises:
+        ImportError: no transformers, or one that is older than 5.24.
+        TypeError: ``model`` is no ``nn.Module``.
+        ValueError: nothing in the model could be exchanged; the message says what was looked for.
+    """
+    _require_transformers()
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"accelerate: expected model to be an nn.Module, got {model!r}")
+    with _LOCK:
+        targets = []
+        found: list[Note] = []
+        left: list[Note] = []
+        for module in model.modules():
+            original, _ = unwind(type(module))
+            scan = _attention.scan(original)
+            found += scan.notes
+            left += scan.left
+            targets.append((module, exchanged_class(original, ("rotation",))))
+        if not found:
+            raise ValueError(_nothing(model, left))
+        for module, cls in targets:
+            set_class(module, cls)
+    _log.info("accelerate: %s", swapped(model))
+    return model
+
+
+def restore(model: _MODEL) -> _MODEL:
+    """Undoes `accelerate`: the classes of all modules are the original ones again.
+
+    Args:
+        model: an accelerated model; any other is left as it is.
+
+    Returns:
+        ``model`` itself.
+
+    Raises:
+        RuntimeError: another library (FSDP) derived a class from an exchanged one.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"restore: expected model to be an nn.Module, got {model!r}")
+    with _LOCK:
+        for name, module in model.named_modules():
+            if exchange_of(type(module)) is None and hasattr(type(module), "_posenc_exchange"):
+                raise RuntimeError(
+                    f"restore: expected module {name!r} to have the class that accelerate gave "
+                    f"it, got {type(module)}, derived from it by other code; undo that first"
+                )
+        for module in model.modules():
+            set_class(module, unwind(type(module))[0])
+    return model
+
+
+def swapped(model: nn.Module) -> Report:
+    """What `accelerate` exchanged in ``model`` and what it had to leave, module by module.
+
+    It is read from the model's state, so it is right for copies and after `restore` too.
+    """
+    done: list[Entry] = []
+    left: list[Entry] = []
+    for name, module in model.named_modules():
+        original, exchanges = unwind(type(module))
+        for exchange in exchanges:
+            done += [Entry(name, original.__name__, *note) for note in exchange.notes]
+        left += [Entry(name, original.__name__, *note) for note in _attention.scan(original).left]
+    return Report(tuple(done), tuple(left))
+
+
+def _nothing(model: nn.Module, left: list[Note]) -> str:
+    text = (
+        "accelerate: expected a model whose modules call a rotary function, one that takes cos and "
+        "sin (apply_rotary_pos_emb, apply_rotary_pos_emb_vision, ...), "
+        f"got {type(model).__name__} with "
+        f"{len({type(m) for m in model.modules()})} classes of modules that have none"
+    )
+    if left:
+        text += "; left: " + "; ".join(sorted({f"{n.function}: {n.detail}" for n in left}))
+    return text
+
+
+def _require_transformers() -> None:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError(
+            "posenc.integrations.transformers needs the package transformers, which cannot be "
+            f"imported ({error}); `pip install transformers`"
+        ) from error
+    version = transformers.__version__
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if numbers < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        raise ImportError(
+            f"posenc.integrations.transformers needs transformers >= {oldest}, got {version}"
+        )
