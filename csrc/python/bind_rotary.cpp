@@ -1,4 +1,5 @@
 #include "bindings.h"
+#include "rope_value_caster.h"
 
 #include <posenc/rotary/rotary_module.h>
 #include <pybind11/stl.h>
@@ -16,7 +17,10 @@ void bind_rotary(py::module& m) {
       .def_readonly("type", &RopeScaling::type)
       .def_readonly("rope_theta", &RopeScaling::rope_theta)
       .def_readonly("partial_rotary_factor", &RopeScaling::partial_rotary_factor)
-      .def_readonly("factor", &RopeScaling::factor);
+      .def_readonly("factor", &RopeScaling::factor)
+      .def_readonly("original_max_position_embeddings",
+                    &RopeScaling::original_max_position_embeddings)
+      .def_readonly("llama_4_scaling_beta", &RopeScaling::llama_4_scaling_beta);
   py::class_<RopeFrequencies>(m, "RopeFrequencies")
       .def_readonly("inv_freq", &RopeFrequencies::inv_freq)
       .def_readonly("attention_factor", &RopeFrequencies::attention_factor)
@@ -31,13 +35,21 @@ void bind_rotary(py::module& m) {
       .POSENC_OPTION(RopeOptions, max_seq_len)
       .POSENC_OPTION(RopeOptions, base)
       .POSENC_OPTION(RopeOptions, interleaved)
+      .POSENC_OPTION(RopeOptions, interleaved_out)
+      .POSENC_OPTION(RopeOptions, inverse)
       .POSENC_OPTION(RopeOptions, rotary_dim)
       .POSENC_OPTION(RopeOptions, rotary_start)
       .POSENC_OPTION(RopeOptions, axes)
       .POSENC_OPTION(RopeOptions, seq_dim)
       .POSENC_OPTION(RopeOptions, attention_factor)
       .POSENC_OPTION(RopeOptions, scaling)
+      .def_static("from_dict", &RopeOptions::from_dict, py::arg("config"),
+                  py::arg("layer_type") = py::none())
+      .def("to_dict", &RopeOptions::to_dict)
+      .def_static("dict_keys", &RopeOptions::dict_keys)
       .def("check", &RopeOptions::check)
+      .def("reads_pairs", &RopeOptions::reads_pairs)
+      .def("resolved_axes", &RopeOptions::resolved_axes)
       .def("width", &RopeOptions::width)
       .def("theta", &RopeOptions::theta)
       .def("frequencies", &RopeOptions::frequencies);

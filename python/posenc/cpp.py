@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import _C
 from ._layer import ALIBI_KEYS, INDEX_KEYS, ROTARY_KEYS, TABLE_KEYS, Layer
-from .rotary.embedding import _rope_scaling
+from .rotary.dictionary import arguments_from_config, read_scaling
 
 __all__ = [
     "ALiBiAttention",
@@ -81,7 +81,7 @@ class _CppModule(Layer):
         options = getattr(_C, name + "Options")(*required)
         for key, value in optional.items():
             if key == "scaling" and value is not None:
-                options.scaling = _rope_scaling(name, value)
+                options.scaling = read_scaling(name, value)
             elif value is not None:  # None is what C++ has already
                 setattr(options, key, value)
         self.__dict__["_cpp"] = getattr(_C.cpp, name)(options)
@@ -143,6 +143,8 @@ class RotaryPositionalEmbedding(_CppModule):
         seq_dim: int = 1,
         scaling: Mapping[str, Any] | None = None,
         attention_factor: float | None = None,
+        interleaved_out: bool | None = None,
+        inverse: bool = False,
     ) -> None:
         super().__init__(
             (d_model,),
@@ -156,8 +158,17 @@ class RotaryPositionalEmbedding(_CppModule):
                 "axes": axes,
                 "seq_dim": seq_dim,
                 "attention_factor": attention_factor,
+                "interleaved_out": interleaved_out,
+                "inverse": inverse,
             },
         )
+
+    @classmethod
+    def from_config(
+        cls, config: Any, layer_type: str | None = None, **overrides: Any
+    ) -> "RotaryPositionalEmbedding":
+        """See `posenc.RotaryPositionalEmbedding.from_config`."""
+        return cls(**arguments_from_config(config, layer_type, overrides))
 
     @property
     def inv_freq(self) -> list[float]:

@@ -5,7 +5,7 @@
 
 namespace posenc::nn {
 
-int64_t RotaryPositionalEmbeddingOptions::width() const {
+int64_t RotaryPositionalEmbeddingOptions::series_width() const {
   if (rotary_dim_.has_value()) {
     return *rotary_dim_;
   }
@@ -15,6 +15,16 @@ int64_t RotaryPositionalEmbeddingOptions::width() const {
     return static_cast<int64_t>(static_cast<double>(d_model_) * *scaling_.partial_rotary_factor);
   }
   return d_model_ - rotary_start_;
+}
+
+int64_t RotaryPositionalEmbeddingOptions::width() const {
+  const int64_t series = series_width();
+  const bool by_share = !rotary_dim_.has_value() && scaling_.partial_rotary_factor.has_value();
+  return by_share ? series + series % 2 : series;
+}
+
+bool RotaryPositionalEmbeddingOptions::reads_pairs() const {
+  return scaling_.interleaved.value_or(interleaved_);
 }
 
 void RotaryPositionalEmbeddingOptions::check() const {
@@ -28,6 +38,9 @@ void RotaryPositionalEmbeddingOptions::check() const {
   TORCH_CHECK_VALUE(!scaling_.rope_theta || base_ == 10000.0 || base_ == *scaling_.rope_theta, op,
                     ": expected one theta, got base ", base_, " and a scaling with rope_theta ",
                     scaling_.rope_theta.value_or(0));
+  TORCH_CHECK_VALUE(interleaved_ || !scaling_.interleaved.value_or(false), op,
+                    ": expected one layout, got interleaved = False and a scaling with interleaved "
+                    "True");
   TORCH_CHECK_VALUE(rotary_start_ >= 0 && rotary_start_ < d_model_, op,
                     ": expected rotary_start in [0, d_model) = [0, ", d_model_, "), got ",
                     rotary_start_);
@@ -56,7 +69,7 @@ double RotaryPositionalEmbeddingOptions::theta() const {
 }
 
 RopeFrequencies RotaryPositionalEmbeddingOptions::frequencies() const {
-  RopeFrequencies result = rope_frequencies(width(), theta(), scaling_, max_seq_len_);
+  RopeFrequencies result = rope_frequencies(series_width(), theta(), scaling_, max_seq_len_);
   result.attention_factor = attention_factor_.value_or(result.attention_factor);
   return result;
 }
@@ -70,12 +83,13 @@ RotaryPositionalEmbeddingImpl::RotaryPositionalEmbeddingImpl(
 void RotaryPositionalEmbeddingImpl::reset() {
   options.check();
   frequencies = options.frequencies();
+  axes = options.resolved_axes();
 }
 
 void RotaryPositionalEmbeddingImpl::pretty_print(std::ostream& stream) const {
   stream << "posenc::nn::RotaryPositionalEmbedding(d_model=" << options.d_model()
          << ", base=" << options.theta() << ", interleaved=" << std::boolalpha
-         << options.interleaved() << ", rotary_dim=" << options.width()
+         << options.reads_pairs() << ", rotary_dim=" << options.width()
          << ", rotary_start=" << options.rotary_start() << ", scaling=" << options.scaling().type
          << ")";
 }
@@ -85,9 +99,10 @@ at::Tensor RotaryPositionalEmbeddingImpl::forward(const at::Tensor& x,
                                                   int64_t offset) const {
   const auto rotate = [&](const auto& inv_freq) {
     return rotary_embedding(
-        x, inv_freq, position_ids, offset, options.seq_dim(), options.interleaved(), std::nullopt,
-        options.rotary_start(), frequencies.attention_factor,
-        options.axes() ? at::OptionalIntArrayRef(at::IntArrayRef(*options.axes())) : std::nullopt);
+        x, inv_freq, position_ids, offset, options.seq_dim(), options.reads_pairs(),
+        options.interleaved_out(), options.rotary_start(), frequencies.attention_factor,
+        axes.empty() ? std::nullopt : at::OptionalIntArrayRef(at::IntArrayRef(axes)),
+        options.inverse());
   };
   if (!options.scaling().depends_on_length()) {
     return rotate(at::ArrayRef<double>(frequencies.inv_freq));

@@ -26,12 +26,17 @@ struct POSENC_API RotaryPositionalEmbeddingOptions {
   TORCH_ARG(double, base) = 10000.0;
   /// Pairs (2i, 2i + 1); false: (i, i + rotary_dim / 2).
   TORCH_ARG(bool, interleaved) = true;
+  /// The layout to write, where it differs from the one to read (DeepSeek-V3 reads pairs, writes
+  /// halves).
+  TORCH_ARG(std::optional<bool>, interleaved_out) = std::nullopt;
   /// Channels that are rotated (partial RoPE), even. Default: all from rotary_start on.
   TORCH_ARG(std::optional<int64_t>, rotary_dim) = std::nullopt;
   /// The first rotated channel.
   TORCH_ARG(int64_t, rotary_start) = 0;
   /// For each frequency the axis of position_ids that it reads. Default: one axis.
   TORCH_ARG(std::optional<std::vector<int64_t>>, axes) = std::nullopt;
+  /// Turns by the negative angle (NanoChat).
+  TORCH_ARG(bool, inverse) = false;
   /// The axis of the input that is time.
   TORCH_ARG(int64_t, seq_dim) = 1;
   /// Scales the rotated channels. Default: what the scaling says, else 1.
@@ -40,14 +45,34 @@ struct POSENC_API RotaryPositionalEmbeddingOptions {
   TORCH_ARG(RopeScaling, scaling) = RopeScaling();
 
  public:
+  /// The RoPE that a model's configuration describes (config.json as a dictionary): current and
+  /// legacy spellings, parameters nested by type of layer, the sections of multi-axis models, and
+  /// by its `model_type` the layout that the model's code uses. \param layer_type the entry to use
+  /// where types of layers differ. \throws c10::ValueError naming key, expectation and value.
+  static RotaryPositionalEmbeddingOptions from_dict(
+      const RopeDict& config, const std::optional<std::string>& layer_type = std::nullopt);
+  /// A configuration that from_dict reads as these options.
+  RopeDict to_dict() const;
+  /// The keys of a configuration that from_dict reads.
+  static const std::vector<std::string>& dict_keys();
+
   /// Throws ValueError naming the option, what was expected and what came.
   void check() const;
-  /// The rotated width: rotary_dim or its default.
+  /// The rotated width: rotary_dim or its default; where a share of the head gives an odd number,
+  /// the next even one, as in transformers.
   int64_t width() const;
+  /// The layout to read: the scaling's, where its dictionary names one.
+  bool reads_pairs() const;
+  /// The axes option, else those of the scaling's sections, else none.
+  std::vector<int64_t> resolved_axes() const;
   /// θ: the scaling's, where it names one.
   double theta() const;
   /// The frequencies, float64, radians per position, and the attention factor.
   RopeFrequencies frequencies() const;
+
+ private:
+  /// The width in the exponent of the frequencies: not rounded up.
+  int64_t series_width() const;
 };
 
 /// Rotary position embedding as a module: options and frequencies, no parameter and no buffer. See
@@ -82,6 +107,8 @@ class POSENC_API RotaryPositionalEmbeddingImpl
   RotaryPositionalEmbeddingOptions options;
   /// Not tensors, so that no cast of the module rounds them and no state dict holds them.
   RopeFrequencies frequencies;
+  /// The axis that each frequency reads; empty for one axis.
+  std::vector<int64_t> axes;
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<at::Tensor>())},

@@ -25,6 +25,21 @@ double implied_factor(const RopeScaling& s, std::optional<int64_t> max_position)
          static_cast<double>(*s.original_max_position_embeddings);
 }
 
+// θ^(−2i/dim), also for an odd dim, whose last pair is rounded up.
+std::vector<double> series(int64_t dim, double base) {
+  TORCH_CHECK_VALUE(dim > 0 && base > 0 && std::isfinite(base),
+                    "rope_frequencies: expected dim > 0 and a finite base > 0, got ", dim, " and ",
+                    base);
+  if (dim % 2 == 0) {
+    return rope_inv_freq(dim, base);
+  }
+  std::vector<double> result;
+  for (int64_t i = 0; i < (dim + 1) / 2; ++i) {
+    result.push_back(std::pow(base, -static_cast<double>(2 * i) / static_cast<double>(dim)));
+  }
+  return result;
+}
+
 int64_t trained_length(const RopeScaling& s, std::optional<int64_t> max_position) {
   if (s.original_max_position_embeddings.has_value()) {
     return *s.original_max_position_embeddings;
@@ -39,6 +54,39 @@ int64_t trained_length(const RopeScaling& s, std::optional<int64_t> max_position
 // s − 1).
 double ntk_base(double base, int64_t dim, double stretch) {
   return base * std::pow(stretch, static_cast<double>(dim) / static_cast<double>(dim - 2));
+}
+
+double yarn_attention_factor(const RopeScaling& s, double factor) {
+  const double extra = s.attn_factor.value_or(1.0);
+  if (s.attention_factor.has_value()) {
+    return *s.attention_factor * extra;
+  }
+  if (!s.apply_yarn_scaling.value_or(true)) {
+    return extra;
+  }
+  if (s.type == "deepseek_yarn") {  // in vLLM a missing mscale_all_dim is 0, not "no ratio"
+    return yarn_mscale(factor, s.mscale.value_or(1.0)) /
+           yarn_mscale(factor, s.mscale_all_dim.value_or(0.0)) * extra;
+  }
+  if (s.mscale.value_or(0) != 0 && s.mscale_all_dim.value_or(0) != 0) {
+    return yarn_mscale(factor, *s.mscale) / yarn_mscale(factor, *s.mscale_all_dim) * extra;
+  }
+  return yarn_mscale(factor) * extra;
+}
+
+// vLLM's fixed NTK: θ·s with every frequency divided by s^(2/dim), or the mixed form of its b.
+std::vector<double> ntk(int64_t dim, double base, const RopeScaling& s) {
+  const double n = static_cast<double>(dim) / 2;
+  std::vector<double> result = series(dim, s.mixed_b ? base : base * *s.factor);
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (s.mixed_b.has_value()) {
+      const double a = std::log(*s.factor) / std::pow(n, *s.mixed_b);
+      result[i] /= std::exp(a * std::pow(static_cast<double>(i + 1), *s.mixed_b));
+    } else {
+      result[i] /= std::pow(*s.factor, 1 / n);
+    }
+  }
+  return result;
 }
 
 RopeFrequencies yarn(int64_t dim, double base, const RopeScaling& s,
@@ -64,18 +112,13 @@ RopeFrequencies yarn(int64_t dim, double base, const RopeScaling& s,
   }
   RopeFrequencies result{rope_inv_freq(dim, base), 1.0, {}, 0};
   for (size_t i = 0; i < result.inv_freq.size(); ++i) {
-    const double keep = 1.0 - std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    const double keep =
+        (1.0 - std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0)) *
+        s.extrapolation_factor.value_or(1.0);
     const double f = result.inv_freq[i];
     result.inv_freq[i] = f / factor * (1 - keep) + f * keep;
   }
-  if (s.attention_factor.has_value()) {
-    result.attention_factor = *s.attention_factor;
-  } else if (s.mscale.value_or(0) != 0 && s.mscale_all_dim.value_or(0) != 0) {
-    result.attention_factor =
-        yarn_mscale(factor, *s.mscale) / yarn_mscale(factor, *s.mscale_all_dim);
-  } else {
-    result.attention_factor = yarn_mscale(factor);
-  }
+  result.attention_factor = yarn_attention_factor(s, factor);
   return result;
 }
 
@@ -83,7 +126,7 @@ RopeFrequencies llama3(int64_t dim, double base, const RopeScaling& s,
                        std::optional<int64_t> max_position) {
   const double trained = static_cast<double>(trained_length(s, max_position));
   const double low = *s.low_freq_factor, high = *s.high_freq_factor;
-  RopeFrequencies result{rope_inv_freq(dim, base), 1.0, {}, 0};
+  RopeFrequencies result{series(dim, base), 1.0, {}, 0};
   for (double& f : result.inv_freq) {
     const double turns = trained * f / (2 * std::numbers::pi);
     if (turns < low) {
@@ -105,8 +148,8 @@ std::vector<double> divided(std::vector<double> inv_freq, const std::vector<doub
 }
 
 double longrope_attention_factor(const RopeScaling& s, std::optional<int64_t> max_position) {
-  if (s.attention_factor.has_value()) {
-    return *s.attention_factor;
+  if (s.attention_factor.has_value() || s.short_mscale.has_value()) {
+    return s.attention_factor.value_or(s.short_mscale.value_or(1.0));
   }
   const double factor = implied_factor(s, max_position);
   return factor <= 1
@@ -127,15 +170,20 @@ bool RopeScaling::depends_on_length() const {
 
 RopeFrequencies rope_frequencies(int64_t dim, double base, const RopeScaling& s,
                                  std::optional<int64_t> max_position) {
+  if (s.max_position_embeddings.has_value()) {
+    max_position = s.max_position_embeddings;
+  }
   s.check(dim, max_position);
-  RopeFrequencies result{rope_inv_freq(dim, base), s.attention_factor.value_or(1.0), {}, 0};
+  RopeFrequencies result{series(dim, base), s.attention_factor.value_or(1.0), {}, 0};
   if (s.type == "linear") {
     for (double& f : result.inv_freq) {
       f /= *s.factor;
     }
   } else if (s.type == "dynamic" && s.alpha.has_value()) {
-    result.inv_freq = rope_inv_freq(dim, ntk_base(base, dim, *s.alpha));
-  } else if (s.type == "yarn") {
+    result.inv_freq = series(dim, ntk_base(base, dim, *s.alpha));
+  } else if (s.type == "ntk") {
+    result.inv_freq = ntk(dim, base, s);
+  } else if (s.is_yarn()) {
     result = yarn(dim, base, s, max_position);
   } else if (s.type == "llama3") {
     result = llama3(dim, base, s, max_position);

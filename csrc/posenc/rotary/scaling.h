@@ -3,25 +3,17 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymInt.h>
 #include <posenc/core/macros.h>
+#include <posenc/rotary/rope_dict.h>
 
-#include <map>
 #include <optional>
-#include <string>
-#include <variant>
-#include <vector>
 
 namespace posenc {
 
-/// One value of a model's rope dictionary.
-using RopeValue =
-    std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<double>>;
-using RopeDict = std::map<std::string, RopeValue>;
-
-/// How a model stretches RoPE past its trained length: the `rope_scaling` / `rope_parameters`
-/// dictionary of a Hugging Face configuration, as checked numbers. Every key is consumed or
-/// refused.
+/// How a model stretches RoPE past its trained length, and how it splits the frequencies among
+/// axes: the `rope_parameters` / `rope_scaling` dictionary of a configuration, as checked numbers.
+/// Every key is consumed or refused.
 struct POSENC_API RopeScaling {
-  /// default, linear, dynamic, yarn, longrope, llama3 or proportional.
+  /// default, linear, dynamic, ntk, yarn, deepseek_yarn, longrope, llama3 or proportional.
   std::string type = "default";
   /// θ, where the dictionary gives it.
   std::optional<double> rope_theta;
@@ -32,10 +24,14 @@ struct POSENC_API RopeScaling {
   std::optional<double> factor;
   /// L0, the trained length.
   std::optional<int64_t> original_max_position_embeddings;
+  /// The longest length, where the dictionary gives it beside the model's.
+  std::optional<int64_t> max_position_embeddings;
   /// A, which scales cos and sin; given here it is used as it is.
   std::optional<double> attention_factor;
   /// NTK-alpha (HunYuan): a static change of θ, written as type dynamic.
   std::optional<double> alpha;
+  /// NTK (vLLM): the exponent b of its mixed form.
+  std::optional<double> mixed_b;
   /// YaRN: turns within L0 above which a frequency stays (fast) and below which it is divided
   /// (slow).
   double beta_fast = 32, beta_slow = 1;
@@ -43,14 +39,27 @@ struct POSENC_API RopeScaling {
   std::optional<double> mscale, mscale_all_dim;
   /// YaRN: whole numbers for the bounds of the ramp.
   bool truncate = true;
+  /// YaRN (vLLM): multiplies A; the weight of the kept frequencies; false: A is attn_factor alone.
+  std::optional<double> attn_factor, extrapolation_factor;
+  std::optional<bool> apply_yarn_scaling;
   /// LongRoPE: one factor a frequency, for sequences up to L0 and beyond.
   std::vector<double> short_factor, long_factor;
+  /// LongRoPE (PhiMoE): A for sequences up to L0 and beyond; the two must be equal.
+  std::optional<double> short_mscale, long_mscale;
   /// Llama 3: turns within L0 below which a frequency is divided, above which it stays.
   std::optional<double> low_freq_factor, high_freq_factor;
+  /// M-RoPE: how many frequencies read each axis (Qwen2-VL: time, height, width), in one run an
+  /// axis or interleaved (Qwen3-VL). XD-RoPE (HunYuan-VL): the same for its axes.
+  std::vector<int64_t> mrope_section, xdrope_section;
+  std::optional<bool> mrope_interleaved;
+  /// Pairs (2i, 2i + 1), where the dictionary says so.
+  std::optional<bool> interleaved;
+  /// β of the queries' temperature 1 + β·ln(1 + ⌊p/L0⌋) (Ministral 3, Mistral 4).
+  std::optional<double> llama_4_scaling_beta;
 
-  /// Reads a flat dictionary, current and legacy spellings (`type`, su, mrope). ValueError naming
-  /// key and value for an unknown key or type, a missing key, a value of another kind, and numbers
-  /// that contradict each other.
+  /// Reads a flat dictionary, current and legacy spellings (`type`, su, mrope, xdrope). ValueError
+  /// naming key and value for an unknown key or type, a missing key, a value of another kind, and
+  /// numbers that contradict each other.
   static RopeScaling from_dict(const RopeDict& dict);
   /// The reverse: `from_dict(to_dict())` is the same.
   RopeDict to_dict() const;
@@ -60,6 +69,7 @@ struct POSENC_API RopeScaling {
 
   /// True for dynamic NTK and LongRoPE, whose frequencies depend on the sequence's length.
   bool depends_on_length() const;
+  bool is_yarn() const { return type == "yarn" || type == "deepseek_yarn"; }
 };
 
 /// Frequencies and the factor on cos and sin.
@@ -75,10 +85,10 @@ struct RopeFrequencies {
 /// Frequencies of a rotary width under a scaling; for a scaling that depends on the length, those
 /// of a sequence within the trained length.
 ///
-/// \param dim rotated channels; for `proportional` the whole head.
-/// \param base θ.
-/// \param max_position_embeddings the model's longest length, from which YaRN and LongRoPE take a
-/// missing factor.
+/// \param dim rotated channels; for `proportional` the whole head. An odd width (a share of the
+/// head that gives one, as GLM-4.5's 21) has (dim + 1) / 2 frequencies; YaRN and LongRoPE refuse
+/// it. \param base θ. \param max_position_embeddings the model's longest length, from which YaRN
+/// and LongRoPE take a missing factor.
 POSENC_API RopeFrequencies
 rope_frequencies(int64_t dim, double base, const RopeScaling& scaling,
                  std::optional<int64_t> max_position_embeddings = std::nullopt);

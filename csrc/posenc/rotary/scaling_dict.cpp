@@ -1,144 +1,47 @@
 // A model's rope dictionary ↔ RopeScaling: strict, so that no key is read by nobody.
 
 #include <c10/util/Exception.h>
+#include <posenc/rotary/dict_reader.h>
 #include <posenc/rotary/scaling.h>
 
 #include <cmath>
 #include <set>
-#include <sstream>
 
 namespace posenc {
 namespace {
 
-std::string text_of(const RopeValue& value) {
-  std::ostringstream out;
-  if (const auto* b = std::get_if<bool>(&value)) {
-    out << (*b ? "True" : "False");
-  } else if (const auto* i = std::get_if<int64_t>(&value)) {
-    out << *i;
-  } else if (const auto* d = std::get_if<double>(&value)) {
-    out << *d;
-  } else if (const auto* s = std::get_if<std::string>(&value)) {
-    out << "'" << *s << "'";
-  } else if (const auto* list = std::get_if<std::vector<double>>(&value)) {
-    out << "a list of " << list->size() << " numbers";
-  } else {
-    out << "None";
-  }
-  return out.str();
-}
+using rotary::DictReader;
 
-/// Takes the keys out of a dictionary one by one; what is left over at the end is unknown.
-class Reader {
- public:
-  explicit Reader(const RopeDict& dict) : left_(dict) {}
-
-  std::optional<RopeValue> take(const std::string& key) {
-    const auto it = left_.find(key);
-    if (it == left_.end()) {
-      return std::nullopt;
-    }
-    RopeValue value = it->second;
-    left_.erase(it);
-    if (std::holds_alternative<std::monostate>(value)) {
-      return std::nullopt;  // None is as if it were not there
-    }
-    return value;
-  }
-
-  std::optional<double> number(const std::string& key, double least, bool least_included) {
-    const auto value = take(key);
-    if (!value.has_value()) {
-      return std::nullopt;
-    }
-    double number = std::nan("");
-    if (const auto* i = std::get_if<int64_t>(&*value)) {
-      number = static_cast<double>(*i);
-    } else if (const auto* d = std::get_if<double>(&*value)) {
-      number = *d;
-    }
-    const bool good = std::isfinite(number) && (least_included ? number >= least : number > least);
-    TORCH_CHECK_VALUE(good, where_, key, " to be a number ", least_included ? ">= " : "> ", least,
-                      ", got ", text_of(*value));
-    return number;
-  }
-
-  std::optional<int64_t> length(const std::string& key) {
-    const auto value = number(key, 0, false);
-    if (!value.has_value()) {
-      return std::nullopt;
-    }
-    TORCH_CHECK_VALUE(*value == std::floor(*value), where_, key, " to be a whole number, got ",
-                      *value);
-    return static_cast<int64_t>(*value);
-  }
-
-  std::vector<double> list(const std::string& key) {
-    const auto value = take(key);
-    TORCH_CHECK_VALUE(value.has_value(), where_, "the key ", key);
-    const auto* numbers = std::get_if<std::vector<double>>(&*value);
-    TORCH_CHECK_VALUE(numbers != nullptr, where_, key, " to be a list of numbers, got ",
-                      text_of(*value));
-    for (const double number : *numbers) {
-      TORCH_CHECK_VALUE(std::isfinite(number) && number > 0, where_, key,
-                        " to hold finite numbers > 0, got ", number);
-    }
-    return *numbers;
-  }
-
-  std::optional<bool> flag(const std::string& key) {
-    const auto value = take(key);
-    if (!value.has_value()) {
-      return std::nullopt;
-    }
-    const auto* b = std::get_if<bool>(&*value);
-    TORCH_CHECK_VALUE(b != nullptr, where_, key, " to be True or False, got ", text_of(*value));
-    return *b;
-  }
-
-  std::optional<std::string> word(const std::string& key) {
-    const auto value = take(key);
-    if (!value.has_value()) {
-      return std::nullopt;
-    }
-    const auto* s = std::get_if<std::string>(&*value);
-    TORCH_CHECK_VALUE(s != nullptr, where_, key, " to be a string, got ", text_of(*value));
-    return *s;
-  }
-
-  void name_type(const std::string& type) { where_ = "rope scaling " + type + ": expected "; }
-  const std::string& where() const { return where_; }
-
-  void finish() const {
-    if (!left_.empty()) {
-      TORCH_CHECK_VALUE(false, where_, "no key '", left_.begin()->first,
-                        "', got it with the value ", text_of(left_.begin()->second));
-    }
-  }
-
- private:
-  RopeDict left_;
-  std::string where_ = "rope scaling: expected ";
-};
+const std::set<std::string> kTypes = {"default",       "linear",   "dynamic", "ntk",         "yarn",
+                                      "deepseek_yarn", "longrope", "llama3",  "proportional"};
 
 std::string modern_name(const std::string& type) {
   if (type == "su") {
     return "longrope";  // Phi-3's first name for it
   }
+  if (type == "xdrope") {
+    return "dynamic";  // HunYuan-VL: NTK-alpha with sections
+  }
   return type == "mrope" ? "default" : type;
 }
 
-std::string read_type(Reader& reader) {
-  static const std::set<std::string> known = {"default",  "linear", "dynamic",     "yarn",
-                                              "longrope", "llama3", "proportional"};
+std::string read_type(DictReader& reader) {
   const auto current = reader.word("rope_type"), legacy = reader.word("type");
+  // transformers leaves {rope_type: default, type: mrope} and {rope_type: longrope, type: su}
+  // behind.
   std::string type = modern_name(current.value_or(legacy.value_or("default")));
   TORCH_CHECK_VALUE(!current || !legacy || modern_name(*current) == modern_name(*legacy),
                     "rope scaling: expected one type, got rope_type '", *current, "' and type '",
                     *legacy, "'");
-  if (known.count(type) == 0) {
+  if (type == "yarn" && reader.has("short_factor")) {
+    type = "longrope";  // Phi-3's second name for it
+  }
+  TORCH_CHECK_VALUE(type != "axial",
+                    "rope scaling: expected the rope_type of a one-dimensional RoPE, got 'axial'; "
+                    "AxialRotaryEmbedding serves it");
+  if (kTypes.count(type) == 0) {
     std::string names;
-    for (const auto& name : known) {
+    for (const auto& name : kTypes) {
       names += (names.empty() ? "" : ", ") + name;
     }
     TORCH_CHECK_VALUE(false, "rope scaling: expected rope_type to be one of ", names, ", got '",
@@ -147,62 +50,112 @@ std::string read_type(Reader& reader) {
   return type;
 }
 
+void require(const DictReader& reader, const char* key, bool there) {
+  TORCH_CHECK_VALUE(there, reader.where(), "the key ", key);
+}
+
+void read_yarn(DictReader& reader, RopeScaling& s) {
+  s.beta_fast = reader.number("beta_fast", 0).value_or(32);
+  s.beta_slow = reader.number("beta_slow", 0).value_or(1);
+  TORCH_CHECK_VALUE(s.beta_fast > s.beta_slow, reader.where(),
+                    "beta_fast > beta_slow (many turns are high frequencies), got beta_fast ",
+                    s.beta_fast, " and beta_slow ", s.beta_slow);
+  s.mscale = reader.number("mscale", 0, true);
+  s.mscale_all_dim = reader.number("mscale_all_dim", 0, true);
+  s.attn_factor = reader.number("attn_factor", 0);
+  s.extrapolation_factor = reader.number("extrapolation_factor", 0, true);
+  s.apply_yarn_scaling = reader.flag("apply_yarn_scaling");
+  // transformers reads a None that is there as False, and only a missing key as True.
+  s.truncate = !reader.has("truncate");
+  s.truncate = reader.flag("truncate").value_or(s.truncate);
+}
+
+void read_longrope(DictReader& reader, RopeScaling& s) {
+  for (auto* list : {&s.short_factor, &s.long_factor}) {
+    const char* key = list == &s.short_factor ? "short_factor" : "long_factor";
+    const auto numbers = reader.numbers(key);
+    require(reader, key, numbers.has_value());
+    *list = *numbers;
+  }
+  s.short_mscale = reader.number("short_mscale", 0);
+  s.long_mscale = reader.number("long_mscale", 0);
+  TORCH_CHECK_VALUE(s.short_mscale == s.long_mscale, reader.where(),
+                    "short_mscale and long_mscale to be one number (a factor that changes with the "
+                    "length is not served), got ",
+                    s.short_mscale.value_or(0), " and ", s.long_mscale.value_or(0));
+  TORCH_CHECK_VALUE(!s.short_mscale || !s.attention_factor || s.short_mscale == s.attention_factor,
+                    reader.where(), "one attention factor, got attention_factor ",
+                    s.attention_factor.value_or(0), " and short_mscale ",
+                    s.short_mscale.value_or(0));
+}
+
+void read_llama3(DictReader& reader, RopeScaling& s) {
+  s.low_freq_factor = reader.number("low_freq_factor", 0);
+  s.high_freq_factor = reader.number("high_freq_factor", 0);
+  require(reader, "low_freq_factor", s.low_freq_factor.has_value());
+  require(reader, "high_freq_factor", s.high_freq_factor.has_value());
+  TORCH_CHECK_VALUE(*s.low_freq_factor < *s.high_freq_factor, reader.where(),
+                    "low_freq_factor < high_freq_factor, got ", *s.low_freq_factor, " and ",
+                    *s.high_freq_factor);
+}
+
+/// What belongs to the splitting of frequencies among axes, and to the model around them.
+void read_model_keys(DictReader& reader, RopeScaling& s) {
+  s.mrope_section = reader.whole_numbers("mrope_section").value_or(std::vector<int64_t>());
+  s.xdrope_section = reader.whole_numbers("xdrope_section").value_or(std::vector<int64_t>());
+  s.mrope_interleaved = reader.flag("mrope_interleaved");
+  s.interleaved = reader.flag("interleaved");
+  s.llama_4_scaling_beta = reader.number("llama_4_scaling_beta", 0, true);
+  s.max_position_embeddings = reader.whole("max_position_embeddings");
+  TORCH_CHECK_VALUE(s.mrope_section.empty() || s.xdrope_section.empty(), reader.where(),
+                    "mrope_section or xdrope_section, got both");
+  TORCH_CHECK_VALUE(!reader.has("dual_chunk_attention_config"), reader.where(),
+                    "no dual_chunk_attention_config: positions that differ between the keys of one "
+                    "query are another attention, not another rotation");
+}
+
 }  // namespace
 
 RopeScaling RopeScaling::from_dict(const RopeDict& dict) {
-  Reader reader(dict);
+  DictReader reader(dict, "rope scaling: expected ");
   RopeScaling s;
   s.type = read_type(reader);
-  reader.name_type(s.type);
-  const auto required = [&](const char* key, bool there) {
-    TORCH_CHECK_VALUE(there, reader.where(), "the key ", key);
-  };
-  s.rope_theta = reader.number("rope_theta", 0, false);
-  s.partial_rotary_factor = reader.number("partial_rotary_factor", 0, false);
-  if (s.type == "linear" || s.type == "dynamic" || s.type == "yarn" || s.type == "longrope" ||
-      s.type == "llama3" || s.type == "proportional") {
-    s.factor = reader.number("factor", s.type == "proportional" ? 0 : 1, s.type != "proportional");
+  reader.rename("rope scaling " + s.type + ": expected ");
+  s.rope_theta = reader.number("rope_theta", 0);
+  s.partial_rotary_factor = reader.number("partial_rotary_factor", 0);
+  read_model_keys(reader, s);
+  if (s.type != "default") {
+    const bool any = s.type == "proportional" || s.type == "ntk";
+    s.factor = reader.number("factor", any ? 0 : 1, !any);
+  }
+  if (s.is_yarn() || s.type == "longrope") {
+    s.attention_factor = reader.number("attention_factor", 0);
+  }
+  if (s.type == "dynamic" || s.type == "longrope" || s.type == "llama3" || s.is_yarn() ||
+      s.llama_4_scaling_beta.has_value()) {
+    s.original_max_position_embeddings = reader.whole("original_max_position_embeddings");
   }
   if (s.type == "dynamic") {
-    s.alpha = reader.number("alpha", 0, false);
-    required("factor", s.factor.has_value() || s.alpha.has_value());
+    s.alpha = reader.number("alpha", 0);
+    require(reader, "factor", s.factor.has_value() || s.alpha.has_value());
+    if (s.alpha.has_value()) {
+      // HunYuan's released dictionaries carry YaRN's keys beside alpha, which its model never
+      // reads.
+      for (const char* unread : {"beta_fast", "beta_slow", "mscale", "mscale_all_dim"}) {
+        reader.number(unread, 0, true);
+      }
+    }
+  } else if (s.is_yarn()) {
+    read_yarn(reader, s);
+  } else if (s.type == "longrope") {
+    read_longrope(reader, s);
+  } else if (s.type == "llama3") {
+    read_llama3(reader, s);
+  } else if (s.type == "ntk") {
+    s.mixed_b = reader.number("mixed_b", 0);
   }
-  if (s.type == "linear" || s.type == "llama3") {
-    required("factor", s.factor.has_value());
-  }
-  if (s.type == "dynamic" || s.type == "yarn" || s.type == "longrope" || s.type == "llama3") {
-    s.original_max_position_embeddings = reader.length("original_max_position_embeddings");
-  }
-  if (s.type == "yarn" || s.type == "longrope") {
-    s.attention_factor = reader.number("attention_factor", 0, false);
-  }
-  if (s.type == "yarn") {
-    s.beta_fast = reader.number("beta_fast", 0, false).value_or(32);
-    s.beta_slow = reader.number("beta_slow", 0, false).value_or(1);
-    TORCH_CHECK_VALUE(s.beta_fast > s.beta_slow, reader.where(),
-                      "beta_fast > beta_slow (many turns are high frequencies), got beta_fast ",
-                      s.beta_fast, " and beta_slow ", s.beta_slow);
-    s.mscale = reader.number("mscale", 0, true);
-    s.mscale_all_dim = reader.number("mscale_all_dim", 0, true);
-    // transformers reads a None that is there as False, and only a missing key as True.
-    const auto truncate = dict.find("truncate");
-    s.truncate =
-        truncate == dict.end() || !std::holds_alternative<std::monostate>(truncate->second);
-    s.truncate = reader.flag("truncate").value_or(s.truncate);
-  }
-  if (s.type == "longrope") {
-    s.short_factor = reader.list("short_factor");
-    s.long_factor = reader.list("long_factor");
-  }
-  if (s.type == "llama3") {
-    s.low_freq_factor = reader.number("low_freq_factor", 0, false);
-    s.high_freq_factor = reader.number("high_freq_factor", 0, false);
-    required("low_freq_factor", s.low_freq_factor.has_value());
-    required("high_freq_factor", s.high_freq_factor.has_value());
-    TORCH_CHECK_VALUE(*s.low_freq_factor < *s.high_freq_factor, reader.where(),
-                      "low_freq_factor < high_freq_factor, got ", *s.low_freq_factor, " and ",
-                      *s.high_freq_factor);
-  }
+  require(reader, "factor",
+          s.factor.has_value() || (s.type != "linear" && s.type != "llama3" && s.type != "ntk"));
   reader.finish();
   return s;
 }
@@ -214,30 +167,47 @@ RopeDict RopeScaling::to_dict() const {
       dict[key] = *value;
     }
   };
+  const auto put_list = [&](const char* key, const auto& list) {
+    if (!list.empty()) {
+      dict[key] = std::vector<double>(list.begin(), list.end());
+    }
+  };
   put("rope_theta", rope_theta);
   put("partial_rotary_factor", partial_rotary_factor);
   put("factor", factor);
   put("original_max_position_embeddings", original_max_position_embeddings);
+  put("max_position_embeddings", max_position_embeddings);
   put("attention_factor", attention_factor);
   put("alpha", alpha);
+  put("mixed_b", mixed_b);
   put("mscale", mscale);
   put("mscale_all_dim", mscale_all_dim);
+  put("attn_factor", attn_factor);
+  put("extrapolation_factor", extrapolation_factor);
+  put("apply_yarn_scaling", apply_yarn_scaling);
+  put("short_mscale", short_mscale);
+  put("long_mscale", long_mscale);
   put("low_freq_factor", low_freq_factor);
   put("high_freq_factor", high_freq_factor);
-  if (type == "yarn") {
+  put("mrope_interleaved", mrope_interleaved);
+  put("interleaved", interleaved);
+  put("llama_4_scaling_beta", llama_4_scaling_beta);
+  put_list("short_factor", short_factor);
+  put_list("long_factor", long_factor);
+  put_list("mrope_section", mrope_section);
+  put_list("xdrope_section", xdrope_section);
+  if (is_yarn()) {
     dict["beta_fast"] = beta_fast;
     dict["beta_slow"] = beta_slow;
     dict["truncate"] = truncate;
-  }
-  if (type == "longrope") {
-    dict["short_factor"] = short_factor;
-    dict["long_factor"] = long_factor;
   }
   return dict;
 }
 
 void RopeScaling::check(int64_t dim, std::optional<int64_t> max_position_embeddings) const {
   const std::string where = "rope scaling " + type + ": expected ";
+  TORCH_CHECK_VALUE(dim % 2 == 0 || (!is_yarn() && type != "longrope"), where,
+                    "an even number of rotated channels, got ", dim);
   if (type == "longrope") {
     const auto want = static_cast<size_t>(dim / 2);
     TORCH_CHECK_VALUE(short_factor.size() == want, where, "short_factor of ", want,
@@ -249,7 +219,7 @@ void RopeScaling::check(int64_t dim, std::optional<int64_t> max_position_embeddi
     TORCH_CHECK_VALUE(dim > 2, where, "more than 2 rotated channels, got ", dim);
   }
   const bool needs_length =
-      type == "yarn" || type == "longrope" || type == "llama3" || depends_on_length();
+      is_yarn() || type == "longrope" || type == "llama3" || depends_on_length();
   TORCH_CHECK_VALUE(!needs_length || original_max_position_embeddings.has_value() ||
                         max_position_embeddings.has_value(),
                     where, "the key original_max_position_embeddings");

@@ -1,5 +1,6 @@
 """`RotaryPositionalEmbedding`: the one RoPE layer."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,23 +9,7 @@ from torch import Tensor
 
 from .. import _C
 from .._layer import ROTARY_KEYS, Layer, any_int, positive_int, positive_real, real
-
-
-def _rope_scaling(where: str, scaling: Mapping[str, Any]) -> "_C.RopeScaling":
-    """The dictionary as C++ reads it: strict, one place for both languages."""
-    if not isinstance(scaling, Mapping):
-        raise TypeError(f"{where}: expected scaling to be a dictionary or None, got {scaling!r}")
-    values = {
-        str(key): list(value) if isinstance(value, tuple) else value
-        for key, value in scaling.items()
-    }
-    try:
-        return _C.RopeScaling.from_dict(values)
-    except TypeError as error:  # a value that is no number, word, flag or list of numbers
-        raise ValueError(
-            f"{where}: expected scaling to hold numbers, words, flags and lists of numbers, "
-            f"got {values}"
-        ) from error
+from .dictionary import arguments_from_config, read_scaling
 
 
 class RotaryPositionalEmbedding(Layer):
@@ -44,6 +29,7 @@ class RotaryPositionalEmbedding(Layer):
         scaling: dictionary as in a Hugging Face configuration (``{"rope_type": ...}``).
         attention_factor: scales the rotated channels; None: what ``scaling`` says, else 1.
         interleaved_out: the layout to write, where it differs from the one to read.
+        inverse: turn by the negative angle (NanoChat).
 
     ``inv_freq`` (list of float, highest first) and ``attention_factor`` are plain numbers: the
     layer holds no tensor, so nothing is cast, saved, moved or rebuilt.
@@ -72,33 +58,39 @@ class RotaryPositionalEmbedding(Layer):
         scaling: Mapping[str, Any] | None = None,
         attention_factor: float | None = None,
         interleaved_out: bool | None = None,
+        inverse: bool = False,
     ) -> None:
         super().__init__()
         where = type(self).__name__
         self.d_model = positive_int(where, "d_model", d_model)
         self.max_seq_len = positive_int(where, "max_seq_len", max_seq_len)
         self.base = positive_real(where, "base", base)
-        self.interleaved = bool(interleaved)
+        self.inverse = bool(inverse)
         self.interleaved_out = None if interleaved_out is None else bool(interleaved_out)
         self.rotary_start = any_int(where, "rotary_start", rotary_start)
-        self.axes = None if axes is None else [any_int(where, "axes", axis) for axis in axes]
         self.seq_dim = any_int(where, "seq_dim", seq_dim)
         self.scaling = None if scaling is None else dict(scaling)
         # One place checks what a RoPE may be and computes its frequencies: the C++ options.
         options = _C.RotaryPositionalEmbeddingOptions(self.d_model)
         options.max_seq_len = self.max_seq_len
         options.base = self.base
+        options.interleaved = bool(interleaved)
+        options.interleaved_out = self.interleaved_out
+        options.inverse = self.inverse
         if rotary_dim is not None:
             options.rotary_dim = any_int(where, "rotary_dim", rotary_dim)
         options.rotary_start = self.rotary_start
-        options.axes = self.axes
+        if axes is not None:
+            options.axes = [any_int(where, "axes", axis) for axis in axes]
         options.seq_dim = self.seq_dim
         if attention_factor is not None:
             options.attention_factor = real(where, "attention_factor", attention_factor)
-        rope_scaling = _rope_scaling(where, {} if scaling is None else scaling)
+        rope_scaling = read_scaling(where, {} if scaling is None else scaling)
         options.scaling = rope_scaling
         options.check()
         self.base = options.theta()
+        self.interleaved = options.reads_pairs()
+        self.axes = options.resolved_axes() or None
         self.rotary_dim = options.width()
         self.rope_type = rope_scaling.type
         frequencies = options.frequencies()
@@ -109,6 +101,7 @@ class RotaryPositionalEmbedding(Layer):
         self.long_inv_freq = list(frequencies.long_inv_freq)
         self.trained_length = frequencies.trained_length
         self.factor = 1.0 if rope_scaling.factor is None else rope_scaling.factor
+        self.config = options.to_dict()
 
     @classmethod
     def from_config(
@@ -117,54 +110,25 @@ class RotaryPositionalEmbedding(Layer):
         """The layer that a model's configuration describes.
 
         Args:
-            config: a Hugging Face configuration, or a mapping with its keys: ``head_dim`` (or
-                ``hidden_size`` and ``num_attention_heads``), ``rope_theta``,
-                ``rope_parameters`` / ``rope_scaling``, ``partial_rotary_factor``.
-            layer_type: the entry to use where the parameters are nested by type of layer.
-            overrides: constructor arguments that replace what the configuration gives. The layout
-                is (i, i + rotary_dim / 2), as in most of transformers, unless
-                ``interleaved=True`` is given.
+            config: a Hugging Face configuration, or a mapping with the keys of its config.json:
+                current and legacy spellings (``rope_parameters``, ``rope_scaling`` and ``type``,
+                ``rotary_pct``, ``rotary_dim``, ``rope_local_base_freq``, ...), a multimodal model's
+                ``text_config`` included. By its ``model_type`` the layer has the layout, the axes
+                and the peculiarities of that model's code in transformers; without, it is as
+                Llama: channels (i, i + rotary_dim / 2).
+            layer_type: the entry to use where layers differ (``"full_attention"``,
+                ``"sliding_attention"``, ...).
+            overrides: constructor arguments that replace what the configuration gives.
 
         Raises:
             ValueError: a missing or unknown key, or a type of scaling that is not known, with its
                 name and value.
         """
-        where = f"{cls.__name__}.from_config"
+        return cls(**arguments_from_config(config, layer_type, overrides))
 
-        def get(name: str, default: Any = None) -> Any:
-            value = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
-            return default if value is None else value
-
-        scaling = get("rope_scaling", get("rope_parameters", {}))
-        if scaling and all(v is None or isinstance(v, Mapping) for v in scaling.values()):
-            if layer_type is None or layer_type not in scaling:
-                raise ValueError(
-                    f"{where}: the rope parameters are nested, expected layer_type to be one of "
-                    f"{sorted(scaling)}, got {layer_type!r}"
-                )
-            scaling = scaling[layer_type]
-            if scaling is None:
-                raise ValueError(f"{where}: layers of type {layer_type!r} have no rope")
-        head_dim = get("head_dim")
-        if head_dim is None:
-            hidden, heads = get("hidden_size"), get("num_attention_heads")
-            if hidden is None or heads is None:
-                raise ValueError(
-                    f"{where}: expected head_dim, or hidden_size and num_attention_heads, "
-                    f"got hidden_size={hidden!r}, num_attention_heads={heads!r}"
-                )
-            head_dim = hidden // heads
-        scaling = dict(scaling)
-        if get("partial_rotary_factor") is not None:
-            scaling.setdefault("partial_rotary_factor", get("partial_rotary_factor"))
-        arguments: dict[str, Any] = {
-            "max_seq_len": get("max_position_embeddings", 5000),
-            "base": scaling.get("rope_theta", get("rope_theta", 10000.0)),
-            "interleaved": False,
-            "scaling": scaling or None,
-        }
-        arguments.update(overrides)
-        return cls(head_dim, **arguments)
+    def to_dict(self) -> dict[str, Any]:
+        """A configuration that `from_config` reads as this layer."""
+        return copy.deepcopy(self.config)
 
     def _rotate(self, x: Tensor, position_ids: Tensor | None, offset: int) -> Tensor:
         packed = False
@@ -190,7 +154,7 @@ class RotaryPositionalEmbedding(Layer):
                 self.rotary_start,
                 self.attention_factor,
                 self.axes,
-                False,
+                self.inverse,
             )
         else:
             x = torch.ops.posenc.rotary_embedding(
@@ -204,7 +168,7 @@ class RotaryPositionalEmbedding(Layer):
                 self.rotary_start,
                 self.attention_factor,
                 self.axes,
-                False,
+                self.inverse,
             )
         return x.flatten(-2) if packed else x
 
@@ -266,6 +230,8 @@ class RotaryPositionalEmbedding(Layer):
             text += f", rotary_dim={self.rotary_dim}, rotary_start={self.rotary_start}"
         if self.axes is not None:
             text += f", axes={self.axes}"
+        if self.inverse:
+            text += ", inverse=True"
         if self.seq_dim != 1:
             text += f", seq_dim={self.seq_dim}"
         if self.scaling is not None:

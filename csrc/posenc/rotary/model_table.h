@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace posenc::rotary {
+
+/// Which channels make a pair, and where its two results go.
+enum class Layout { halves, pairs, pairs_to_halves };
+
+/// What a model's code does and its configuration does not say.
+struct ModelRope {
+  Layout layout = Layout::halves;
+  /// The name of rope_axes' arrangement for its sections.
+  std::string arrangement = "contiguous";
+  /// Sections, where the dictionary may leave them out; `n_axes` equal ones instead for NeoMME.
+  std::vector<int64_t> sections;
+  int64_t n_axes = 1;
+  /// θ, where neither the dictionary nor the configuration has one.
+  double default_theta = 10000.0;
+  /// The rotated channels are the last ones of the head.
+  bool trailing = false;
+  /// It turns by the negative angle.
+  bool inverse = false;
+  /// A is 1 whatever the scaling.
+  bool unit_attention_factor = false;
+};
+
+/// By a configuration's `model_type`; a model that is not in the table is as Llama: halves, one
+/// axis.
+ModelRope model_rope(const std::string& model_type);
+
+}  // namespace posenc::rotary
