@@ -189,7 +189,13 @@ std::optional<std::vector<int64_t>> section_axes(const RopeScaling& scaling, con
     return rope_axes(arrangement, scaling.mrope_section, n);
   }
   if (!model.sections.empty()) {
-    return rope_axes(arrangement, model.sections, n);
+    if (arrangement != "interleaved") {
+      return rope_axes(arrangement, model.sections, n);
+    }
+    // The model's own sections at another width: its rule goes on with time, or stops early.
+    auto axes = rope_axes(arrangement, model.sections);
+    axes.resize(n, 0);
+    return axes;
   }
   if (model.n_axes > 1) {
     std::vector<int64_t> equal(model.n_axes, n / model.n_axes);

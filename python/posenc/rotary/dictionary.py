@@ -44,7 +44,8 @@ def _by_layer_type(config: Any, settings: Any) -> dict[str, dict[str, Any]]:
 
     transformers keeps a view that answers to types of layers; a config.json numbers the layers.
     """
-    types = config.get("layer_types") if isinstance(config, Mapping) else config.layer_types
+    types = config.get("layer_types") if isinstance(config, Mapping) else None
+    types = types or getattr(config, "layer_types", None)
     result: dict[str, dict[str, Any]] = {}
     for layer_type in set(types or ()):
         if isinstance(settings, Mapping):
@@ -56,7 +57,10 @@ def _by_layer_type(config: Any, settings: Any) -> dict[str, dict[str, Any]]:
             ]
             result[layer_type] = dict(own[0]) if own else {}
         else:
-            result[layer_type] = plain_config(settings[layer_type], _GEOMETRY)
+            try:
+                result[layer_type] = plain_config(settings[layer_type], _GEOMETRY)
+            except ValueError:  # layers of one type that differ (NeoMME, in their windows)
+                continue
     return {key: value for key, value in result.items() if value}
 
 

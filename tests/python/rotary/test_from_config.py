@@ -62,18 +62,12 @@ PUBLISHED = {
     "yarn, whole bounds": (
         16,
         trained("yarn", 2048, 4.0),
-        dict(
-            enumerate([1, 0.316228, 0.1, 0.0256935, 0.00625, 0.0013835, 0.00025, 7.90569e-5])
-        ),
+        dict(enumerate([1, 0.316228, 0.1, 0.0256935, 0.00625, 0.0013835, 0.00025, 7.90569e-5])),
     ),
     "yarn, real bounds": (
         16,
         trained("yarn", 2048, 4.0, truncate=False),
-        dict(
-            enumerate(
-                [1, 0.316228, 0.1, 0.0238702, 0.00505697, 0.00081129, 0.00025, 7.90569e-5]
-            )
-        ),
+        dict(enumerate([1, 0.316228, 0.1, 0.0238702, 0.00505697, 0.00081129, 0.00025, 7.90569e-5])),
     ),
     "llama3, 16": (
         16,
@@ -170,9 +164,7 @@ def test_fixed_ntk():
     close(layer.inv_freq, [f / 4 ** (2 / 16) for f in plain], 1e-12)
     mixed = Rope.from_config(config({"rope_type": "ntk", "factor": 4.0, "mixed_b": 0.625}))
     a = math.log(4) / 8**0.625
-    want = [
-        f / math.exp(a * (i + 1) ** 0.625) for i, f in enumerate(reference.rope_inv_freq(16))
-    ]
+    want = [f / math.exp(a * (i + 1) ** 0.625) for i, f in enumerate(reference.rope_inv_freq(16))]
     close(mixed.inv_freq, want, 1e-12)
     alpha = {"type": "dynamic", "alpha": 1000.0, "factor": 1.0, "beta_fast": 32, "mscale": 1.0}
     close(
@@ -388,6 +380,8 @@ class TestAxes:
         assert layer.axes == [0, 0, 1, 1, 2, 2, 3, 3]
         text = {"model_type": "qwen3_vl_text", "head_dim": 128}
         assert Rope.from_config(text).axes[:6] == [0, 1, 2, 0, 1, 2]
+        # The model's own sections, at the width of a small test model: as its code does.
+        assert Rope.from_config({**text, "head_dim": 16}).axes == [0, 1, 2, 0, 1, 2, 0, 1]
         ernie = {"model_type": "ernie4_5_vl_moe_text", "head_dim": 128}
         assert Rope.from_config(ernie).axes == [1, 2] * 22 + [0] * 20
 
@@ -462,7 +456,10 @@ REFUSED = {
         ("factor",),
     ),
     "betas": (trained("yarn", 1024, 4.0, beta_fast=1, beta_slow=32), ("beta_fast", "32")),
-    "negative factor": (trained("yarn", 1024, 4.0, attention_factor=-1.0), ("attention_factor", "-1")),
+    "negative factor": (
+        trained("yarn", 1024, 4.0, attention_factor=-1.0),
+        ("attention_factor", "-1"),
+    ),
     "trained length": (trained("yarn", 10.5, 4.0), ("original_max_position_embeddings", "10.5")),
     "short list": (
         trained("longrope", 1024, 4.0, short_factor=[1.0] * 7, long_factor=[1.0] * 8),
