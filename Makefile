@@ -12,6 +12,7 @@ MAX_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 POSENC_CUDA ?= auto
 TORCH_CUDA_ARCH_LIST ?= 9.0
 DEMO_FLAGS ?=
+BENCH_FLAGS ?=
 
 PY := $(VENV)/bin/python
 export MAX_JOBS POSENC_CUDA TORCH_CUDA_ARCH_LIST
@@ -19,11 +20,12 @@ export MAX_JOBS POSENC_CUDA TORCH_CUDA_ARCH_LIST
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo test test-cpp test-python lint format wheel clean
+.PHONY: help env build demo test test-cpp test-python bench bench-cpp bench-python lint format wheel clean
 
 help:
 	@echo "make demo    train a small language model with every encoding and compare them"
 	@echo "make test    build and run every test: GoogleTest through ctest, then pytest"
+	@echo "make bench   time the operators against the machine's limit and their peers (BENCH_FLAGS=--quick for few lengths)"
 	@echo "make build   environment and binaries only"
 	@echo "make wheel   dist/posenc-*.whl for this torch and Python"
 	@echo "make lint    ruff and clang-format, where they are installed"
@@ -65,6 +67,20 @@ test-cpp:
 test-python:
 	@echo "== pytest =="
 	@$(PY) -m pytest -q $(PYTEST_FLAGS)
+
+bench:
+	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory bench-cpp bench-python
+
+bench-cpp:
+	@echo "== GoogleBenchmark =="
+	@$(PY) -m cmake -S . -B $(BUILD) -DPOSENC_BUILD_BENCHMARKS=ON
+	@$(PY) -m cmake --build $(BUILD) --parallel $(MAX_JOBS) --target benchmarks
+	@for program in $(BUILD)/*_bench; do $$program || exit 1; done
+
+bench-python:
+	@echo "== python -m posenc.benchmark $(BENCH_FLAGS) =="
+	@$(PY) -m posenc.benchmark $(BENCH_FLAGS)
 
 wheel: env
 	@$(PY) -m pip wheel --quiet --no-build-isolation --no-deps -w dist .

@@ -1,8 +1,20 @@
-# GoogleBenchmark programs, one a room. Build with -DPOSENC_BUILD_BENCHMARKS=ON and run build/.../bench_*.
-find_package(benchmark REQUIRED)
+# GoogleBenchmark programs, one a room: the system's package, else a pinned download. `make bench` builds and runs them.
+find_package(benchmark QUIET)
+if(NOT benchmark_FOUND)
+  message(NOTICE "posenc: the benchmarks need GoogleBenchmark and no package of it is installed; downloading v1.9.1. Without a network "
+                 "install libbenchmark-dev (Debian, Ubuntu), google-benchmark-devel (Fedora) or benchmark (conda, brew) instead.")
+  include(FetchContent)
+  set(BENCHMARK_ENABLE_TESTING OFF)
+  set(BENCHMARK_ENABLE_INSTALL OFF)
+  FetchContent_Declare(benchmark URL https://github.com/google/benchmark/archive/refs/tags/v1.9.1.tar.gz)
+  FetchContent_MakeAvailable(benchmark)
+endif()
 file(GLOB POSENC_BENCHMARKS CONFIGURE_DEPENDS benchmarks/*_bench.cpp)
+set(POSENC_BENCHMARK_PROGRAMS)
 foreach(source IN LISTS POSENC_BENCHMARKS)
   get_filename_component(name ${source} NAME_WE)
-  add_executable(${name} ${source})
+  add_executable(${name} EXCLUDE_FROM_ALL ${source})
   target_link_libraries(${name} PRIVATE posenc benchmark::benchmark benchmark::benchmark_main)
+  list(APPEND POSENC_BENCHMARK_PROGRAMS ${name})
 endforeach()
+add_custom_target(benchmarks DEPENDS ${POSENC_BENCHMARK_PROGRAMS})

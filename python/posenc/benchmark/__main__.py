@@ -1,0 +1,73 @@
+"""The command ``python -m posenc.benchmark``."""
+
+import argparse
+import sys
+import warnings
+
+import torch
+
+from .cases import all_cases
+from .report import lines, machine, markdown, run_case, write_json
+
+EXAMPLES = """examples:
+  python -m posenc.benchmark                       everything, some 20 minutes
+  python -m posenc.benchmark --quick               one length of each, some 5 minutes
+  python -m posenc.benchmark decode "in place"     the cases whose names hold one of these words
+  python -m posenc.benchmark --json run.json --markdown run.md
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="python -m posenc.benchmark",
+        description="Times posenc against a clone, eager and compiled torch, and other packages.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    result.add_argument("words", nargs="*", help="run the cases whose group or name holds one")
+    result.add_argument("--quick", action="store_true", help="few lengths")
+    result.add_argument("--list", action="store_true", help="name the cases and stop")
+    result.add_argument("--threads", type=int, default=0, help="torch's threads (default: its own)")
+    result.add_argument("--scale", type=float, default=1.0, help="of the time spent on each case")
+    result.add_argument("--json", metavar="FILE", help="write all numbers")
+    result.add_argument("--markdown", metavar="FILE", help="write a table")
+    return result
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    if options.threads < 0 or options.scale <= 0:
+        parser().error("expected --threads >= 0 and --scale > 0")
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    words = [word.lower() for word in options.words]
+    cases = [
+        case
+        for case in all_cases(options.quick)
+        if not words or any(w in f"{case.group} {case.name}".lower() for w in words)
+    ]
+    if not cases:
+        parser().error(f"no case has one of {options.words} in its name; --list shows them")
+    if options.list:
+        for case in cases:
+            print(f"{case.group:10} {case.name}")
+        return 0
+    warnings.filterwarnings("ignore", module="torch")
+    where, results = machine(), []
+    print(", ".join(f"{key} {value}" for key, value in where.items()), flush=True)
+    for number, case in enumerate(cases, 1):
+        results.append(run_case(case, options.scale))
+        print(f"[{number}/{len(cases)}] " + "\n".join(lines(results[-1])), flush=True)
+    if options.json:
+        write_json(options.json, results, where)
+    if options.markdown:
+        with open(options.markdown, "w") as page:
+            page.write(markdown(results, where))
+    missed = sum(o["reached"] is False for r in results for o in r["others"].values())
+    met = sum(o["reached"] is True for r in results for o in r["others"].values())
+    print(f"{met} targets met, {missed} missed")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""What users have today: the formulas written out in eager torch, the same compiled, and packages.
+
+Each maker returns a callable, or raises ImportError where a package is not installed.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+# ------------------------------------------------------------------------------------- rotation
+def cos_sin(width: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Tables as transformers makes them: (1, L, width), each frequency twice."""
+    inv_freq = 1.0 / 10000.0 ** (torch.arange(0, width, 2, dtype=torch.float) / width)
+    phase = torch.outer(torch.arange(length, dtype=torch.float), inv_freq)
+    both = torch.cat((phase, phase), -1)[None]
+    return both.cos().to(dtype), both.sin().to(dtype)
+
+
+def _turned_half(x: Tensor) -> Tensor:
+    half = x.size(-1) // 2
+    return torch.cat((-x[..., half:], x[..., :half]), -1)
+
+
+def _turned_pairs(x: Tensor) -> Tensor:
+    return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+
+
+def eager_rotation(x: Tensor, seq_dim: int, interleaved: bool) -> Callable[[], Tensor]:
+    """Rotation by ready tables: x cos + turned(x) sin."""
+    cos, sin = cos_sin(x.size(-1), x.size(seq_dim), x.dtype)
+    if interleaved:
+        half = x.size(-1) // 2
+        cos, sin = (t[..., :half].repeat_interleave(2, -1) for t in (cos, sin))
+    head_axis = 3 - seq_dim
+    cos, sin = cos.unsqueeze(head_axis), sin.unsqueeze(head_axis)
+    turned = _turned_pairs if interleaved else _turned_half
+    return lambda: x * cos + turned(x) * sin
+
+
+def compiled_rotation(x: Tensor, seq_dim: int, interleaved: bool) -> Callable[[], Tensor]:
+    """The same under torch.compile."""
+    cos, sin = cos_sin(x.size(-1), x.size(seq_dim), x.dtype)
+    if interleaved:
+        half = x.size(-1) // 2
+        cos, sin = (t[..., :half].repeat_interleave(2, -1) for t in (cos, sin))
+    head_axis = 3 - seq_dim
+    cos, sin = cos.unsqueeze(head_axis), sin.unsqueeze(head_axis)
+    turned = _turned_pairs if interleaved else _turned_half
+    torch.compiler.reset()
+    function = torch.compile(lambda x, cos, sin: x * cos + turned(x) * sin, dynamic=False)
+    return lambda: function(x, cos, sin)
+
+
+def rotary_embedding_torch(x: Tensor, seq_dim: int) -> Callable[[], Tensor]:
+    """The package of that name (pairs)."""
+    from rotary_embedding_torch import RotaryEmbedding
+
+    layer = RotaryEmbedding(dim=x.size(-1))
+    return lambda: layer.rotate_queries_or_keys(x, seq_dim=seq_dim - x.dim())
+
+
+def x_transformers(x: Tensor) -> Callable[[], Tensor]:
+    """The package of that name, for x (B, H, L, D)."""
+    from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
+
+    freqs, scale = RotaryEmbedding(x.size(-1))(torch.arange(x.size(2)))
+    return lambda: apply_rotary_pos_emb(x, freqs, scale)
+
+
+# ------------------------------------------------------------------------------------ attention
+def alibi_mask(slopes: list[float], length: int, dtype: torch.dtype) -> Tensor:
+    """(1, H, L, L): the bias with the causal mask, as eager code builds it."""
+    distance = torch.arange(length)[None] - torch.arange(length)[:, None]
+    bias = torch.tensor(slopes)[:, None, None] * distance
+    return bias.masked_fill(distance > 0, float("-inf"))[None].to(dtype)
+
+
+def dense_mask_attention(
+    q: Tensor, k: Tensor, v: Tensor, slopes: list[float]
+) -> Callable[[], Tensor]:
+    """torch's attention with that mask."""
+    mask = alibi_mask(slopes, q.size(2), q.dtype)
+    return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def flex_attention(q: Tensor, k: Tensor, v: Tensor, slopes: list[float]) -> Callable[[], Tensor]:
+    """FlexAttention with the same bias and a causal block mask, compiled."""
+    from torch.nn.attention.flex_attention import create_block_mask
+    from torch.nn.attention.flex_attention import flex_attention as flex
+
+    table = torch.tensor(slopes)
+
+    def bias(score, b, h, i, j):
+        return score + table[h] * (j - i)
+
+    def causal(b, h, i, j):
+        return i >= j
+
+    length = q.size(2)
+    blocks = create_block_mask(causal, None, None, length, length, device="cpu")
+    torch.compiler.reset()
+    compiled = torch.compile(flex, dynamic=False)
+    return lambda: compiled(q, k, v, score_mod=bias, block_mask=blocks)

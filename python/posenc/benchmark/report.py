@@ -1,0 +1,158 @@
+"""Results as a table and as JSON."""
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import posenc
+
+from .cases import Case
+from .measure import peak_memory, times
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    processor = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                processor = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    return {
+        "processor": processor,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "instruction set": torch.backends.cpu.get_cpu_capability(),
+        "torch": torch.__version__,
+        "posenc": posenc.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def run_case(case: Case, scale: float = 1.0) -> dict[str, Any]:
+    """Measures one case.
+
+    Args:
+        scale: of the time that is spent on it.
+
+    Returns:
+        ``{"group", "name", "ms", "others": {name: {"ms", "ratio", "target", "reached"}}, ...}``;
+        ``ratio`` is our best time over the other's, ``missing`` says why a peer was left out.
+    """
+    works, missing = {"ours": case.ours()}, {}
+    for name, make in case.others.items():
+        try:
+            works[name] = make()
+            works[name]()
+        except ImportError as error:
+            missing[name] = str(error)
+        except Exception as error:  # a peer that cannot do it here is a result, not the end
+            missing[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+            works.pop(name, None)
+    best = {name: min(t) for name, t in times(works, seconds=case.seconds * scale).items()}
+    others = {}
+    for name in works:
+        if name == "ours":
+            continue
+        ratio = best["ours"] / best[name]
+        others[name] = {
+            "ms": best[name] * 1e3,
+            "ratio": ratio,
+            "target": case.targets.get(name),
+            "reached": case.reached(name, ratio),
+        }
+    result = {
+        "group": case.group,
+        "name": case.name,
+        "ms": best["ours"] * 1e3,
+        "others": others,
+        "missing": missing,
+    }
+    if case.memory:
+        result["peak_mib"] = {
+            name: peak_memory(work) for name, work in works.items() if not name.startswith("Flex")
+        }
+    return result
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.4f}" if value < 0.1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _comparison(other: dict[str, Any]) -> str:
+    """Our time as a multiple of the limit's, or how much faster we are than a peer."""
+    target = other["target"]
+    if target is None or target < 0.75:
+        text = f"{1 / other['ratio']:.2f} x as fast"
+        goal = None if target is None else f">= {1 / target:.3g} x"
+    else:
+        text = f"{other['ratio']:.2f} x its time"
+        goal = f"<= {target:.3g} x"
+    mark = "" if goal is None else f" ({goal}{'' if other['reached'] else ', missed'})"
+    return text + mark
+
+
+def lines(result: dict[str, Any]) -> list[str]:
+    """A case as lines of text."""
+    text = [f"{result['name']}: {_milliseconds(result['ms'])} ms"]
+    for name, other in result["others"].items():
+        text.append(f"    {name:28} {_milliseconds(other['ms']):>9} ms   {_comparison(other)}")
+    for name, why in result["missing"].items():
+        text.append(f"    {name:28} not measured: {why}")
+    for name, mib in result.get("peak_mib", {}).items():
+        if mib is not None:
+            text.append(f"    {name:28} {mib:9.1f} MiB above its inputs")
+    return text
+
+
+def markdown(results: list[dict[str, Any]], where: dict[str, Any]) -> str:
+    """The whole run as a Markdown page's body."""
+    text = [", ".join(f"{key} {value}" for key, value in where.items()) + ".", ""]
+    for group in dict.fromkeys(result["group"] for result in results):
+        text += [f"## {group}", "", "| work | ours, ms | against | its ms | ours is | target |"]
+        text += ["| --- | ---: | --- | ---: | ---: | --- |"]
+        for result in (r for r in results if r["group"] == group):
+            name, ours = result["name"], _milliseconds(result["ms"])
+            for other_name, other in result["others"].items():
+                ratio, target = other["ratio"], other["target"]
+                against = (
+                    f"{ratio:.2f} of its time" if ratio > 0.75 else f"{1 / ratio:.2f} x faster"
+                )
+                goal = ""
+                if target is not None:
+                    goal = (
+                        f"<= {target:.2f} of its time" if target > 0.75 else f"{1 / target:.3g} x"
+                    )
+                    goal += "" if other["reached"] else " (missed)"
+                text.append(
+                    f"| {name} | {ours} | {other_name} | {_milliseconds(other['ms'])} "
+                    f"| {against} | {goal} |"
+                )
+                name = ours = ""
+        text.append("")
+    memory = [r for r in results if r.get("peak_mib")]
+    if memory:
+        text += [
+            "## memory",
+            "",
+            "Largest resident memory above the inputs, results included, MiB.",
+        ]
+        text += ["", "| work | ours | others |", "| --- | ---: | --- |"]
+        for result in memory:
+            peaks = {k: v for k, v in result["peak_mib"].items() if v is not None}
+            ours = peaks.pop("ours", None)
+            rest = ", ".join(f"{name} {mib:.0f}" for name, mib in peaks.items())
+            text.append(f"| {result['name']} | {'' if ours is None else f'{ours:.0f}'} | {rest} |")
+        text.append("")
+    return "\n".join(text)
+
+
+def write_json(path: str, results: list[dict[str, Any]], where: dict[str, Any]) -> None:
+    """All numbers of a run."""
+    Path(path).write_text(json.dumps({"machine": where, "results": results}, indent=1) + "\n")
