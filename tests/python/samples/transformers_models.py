@@ -176,6 +176,37 @@ MODELS: dict[str, TinyModel] = {
         },
         entries=2,
     ),
+    "falcon_alibi": TinyModel(
+        "FalconForCausalLM",
+        "FalconConfig",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "alibi": True,
+        },
+        entries=3,
+    ),
+    "bloom": TinyModel(
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": VOCABULARY, "hidden_size": 48, "n_layer": 2, "n_head": 6},
+        entries=3,
+    ),
+    "mpt": TinyModel(
+        "MptForCausalLM",
+        "MptConfig",
+        {
+            "vocab_size": VOCABULARY,
+            "d_model": 48,
+            "n_layers": 2,
+            "n_heads": 6,
+            "expansion_ratio": 2,
+            "max_seq_len": 256,
+        },
+        entries=3,
+    ),
     "qwen2_vl": TinyModel(
         "Qwen2VLForConditionalGeneration",
         "Qwen2VLConfig",

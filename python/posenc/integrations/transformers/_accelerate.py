@@ -2,11 +2,11 @@
 
 import logging
 import threading
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
-from . import _attention
+from . import _alibi, _attention
 from ._report import Entry, Report
 from ._swap import Note, exchange_of, exchanged_class, set_class, unwind
 
@@ -19,9 +19,10 @@ _OLDEST = (5, 24)
 
 
 def accelerate(model: _MODEL) -> _MODEL:
-    """Lets a loaded transformers model rotate by our operators.
+    """Lets a loaded transformers model rotate, and attend with ALiBi, by our operators.
 
-    The rotation takes the model's own cos and sin, what it was trained with. The model is changed
+    The rotation takes the model's own cos and sin, ALiBi (BLOOM, MPT, Falcon) the model's own
+    slopes: what it was trained with. ALiBi attention needs O(L) memory then. The model is changed
     in place, in training and in inference, and only this model: another of the same class stays as
     it is. Weights, state dict, configuration, hooks and the names of the classes stay as well;
     copies and pickles of the model are accelerated as it is. A second call changes nothing. Call it
@@ -47,19 +48,13 @@ def accelerate(model: _MODEL) -> _MODEL:
     if not isinstance(model, nn.Module):
         raise TypeError(f"accelerate: expected model to be an nn.Module, got {model!r}")
     with _LOCK:
-        targets = []
-        found: list[Note] = []
-        left: list[Note] = []
-        for module in model.modules():
-            original, _ = unwind(type(module))
-            scan = _attention.scan(original)
-            found += scan.notes
-            left += scan.left
-            targets.append((module, exchanged_class(original, ("rotation",))))
-        if not found:
-            raise ValueError(_nothing(model, left))
-        for module, cls in targets:
-            set_class(module, cls)
+        plans = [(module, _plan(module)) for module in model.modules()]
+        if not any(plan.notes for _, plan in plans):
+            raise ValueError(_nothing(model, [note for _, plan in plans for note in plan.left]))
+        for module, plan in plans:
+            _forget(module)
+            vars(module).update(plan.state)
+            set_class(module, exchanged_class(plan.original, plan.kinds))
     _log.info("accelerate: %s", swapped(model))
     return model
 
@@ -86,6 +81,7 @@ def restore(model: _MODEL) -> _MODEL:
                     f"it, got {type(module)}, derived from it by other code; undo that first"
                 )
         for module in model.modules():
+            _forget(module)
             set_class(module, unwind(type(module))[0])
     return model
 
@@ -101,16 +97,42 @@ def swapped(model: nn.Module) -> Report:
         original, exchanges = unwind(type(module))
         for exchange in exchanges:
             done += [Entry(name, original.__name__, *note) for note in exchange.notes]
-        left += [Entry(name, original.__name__, *note) for note in _attention.scan(original).left]
+        left += [Entry(name, original.__name__, *note) for note in _plan(module).left]
     return Report(tuple(done), tuple(left))
+
+
+class _Plan(NamedTuple):
+    """What to do with one module."""
+
+    original: type
+    kinds: tuple[str, ...]  #: the exchanges that make its class
+    state: dict[str, Any]  #: attributes that the exchanged class reads
+    notes: tuple[Note, ...]
+    left: tuple[Note, ...]
+
+
+def _plan(module: nn.Module) -> _Plan:
+    original, _ = unwind(type(module))
+    if _alibi.applies(module, original):
+        notes, left = _alibi.notes(original)
+        state = _alibi.state(module, original) if notes else {}
+        return _Plan(original, ("alibi",), state, notes, left)
+    scan = _attention.scan(original)
+    return _Plan(original, ("rotation",), {}, scan.notes, scan.left)
+
+
+def _forget(module: nn.Module) -> None:
+    """Removes the attributes of an exchange."""
+    for name in [name for name in vars(module) if name.startswith("_posenc_")]:
+        del vars(module)[name]
 
 
 def _nothing(model: nn.Module, left: list[Note]) -> str:
     text = (
         "accelerate: expected a model whose modules call a rotary function, one that takes cos and "
-        "sin (apply_rotary_pos_emb, apply_rotary_pos_emb_vision, ...), "
-        f"got {type(model).__name__} with "
-        f"{len({type(m) for m in model.modules()})} classes of modules that have none"
+        "sin (apply_rotary_pos_emb, apply_rotary_pos_emb_vision, ...), or the ALiBi attention of "
+        f"BLOOM, MPT or Falcon; got {type(model).__name__}, whose "
+        f"{len({type(m) for m in model.modules()})} classes of modules have none"
     )
     if left:
         text += "; left: " + "; ".join(sorted({f"{n.function}: {n.detail}" for n in left}))
