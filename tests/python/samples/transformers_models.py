@@ -22,7 +22,7 @@ class TinyModel:
     generates: bool = True
     entries: int = 0  #: what accelerate exchanges in it
 
-    def build(self) -> nn.Module:
+    def build(self, gain: float = 1.5) -> nn.Module:
         import transformers
 
         torch.manual_seed(1)
@@ -31,19 +31,19 @@ class TinyModel:
         if hasattr(model, "generation_config"):
             model.generation_config.pad_token_id = 0
             model.generation_config.eos_token_id = None
-        return spread(model)
+        return spread(model, gain)
 
     def call(self, size: int = 1) -> dict[str, Tensor]:
         return tokens(2 * size**2, 11 * size) if self.inputs is None else self.inputs(size)
 
 
-def spread(model: nn.Module) -> nn.Module:
+def spread(model: nn.Module, gain: float) -> nn.Module:
     """Weights large enough that attention is far from uniform: a wrong rotation shows."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() >= 2:
-                parameter.normal_(0, 1.5 / parameter.size(-1) ** 0.5, generator=generator)
+                parameter.normal_(0, gain / parameter.size(-1) ** 0.5, generator=generator)
     return model
 
 

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 
+import posenc
 import pytest
 import torch
 from samples.transformers_models import MODELS, OTHERS, TinyModel, tokens
@@ -194,22 +195,22 @@ def test_ways_to_generate(options, name):
     assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "rope",
-    [
-        {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
-        {
-            "rope_type": "longrope",
-            "short_factor": [1.0, 1.1, 1.2, 1.3],
-            "long_factor": [2.0, 3.0, 4.0, 5.0],
-            "original_max_position_embeddings": 16,
-            "rope_theta": 1e4,
-        },
-    ],
-    ids=lambda rope: rope["rope_type"],
-)
-def test_length_thresholds_stay_the_models_own(rope):
-    model = _llama(max_position_embeddings=16, rope_parameters=rope)
+LENGTHS = {
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
+    "longrope": {
+        "rope_type": "longrope",
+        "short_factor": [1.0, 1.1, 1.2, 1.3],
+        "long_factor": [2.0, 3.0, 4.0, 5.0],
+        "original_max_position_embeddings": 16,
+        "factor": 1.0,
+        "rope_theta": 1e4,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", LENGTHS)
+def test_length_thresholds_stay_the_models_own(kind):
+    model = _llama(max_position_embeddings=16, rope_parameters=LENGTHS[kind])
     short, long = tokens(1, 12), tokens(1, 30)
     with torch.no_grad():
         theirs = [_output(model, inputs) for inputs in (short, long, short)]
@@ -325,6 +326,139 @@ def test_alibi_trains_checkpointed_copied_and_compiled(name):
         graph = torch.compile(model, backend="aot_eager", fullgraph=True)
         ours = graph(**inputs, use_cache=False).logits
     torch.testing.assert_close(ours, right, atol=1e-5, rtol=0)
+
+
+# ------------------------------------------------------------------ exact
+
+TABLES = [name for name in ROWS if name not in [*ALIBI, "dinov3"]]
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name != "dinov3"])
+def test_exact_is_the_model_at_the_first_positions(name):
+    row = ROWS[name]
+    model, inputs = row.build(gain=1.0), row.call(3) if row.inputs else tokens(1, 100)
+    with torch.no_grad():
+        before = _output(model, inputs)
+        with _ours(2 if name in ALIBI else 3):
+            after = _output(accelerate(model, exact=True), inputs)
+    torch.testing.assert_close(after, before, atol=1e-5, rtol=0)
+    report = swapped(model)
+    assert report.exact and not report.left, str(report)
+    made = [entry for entry in report.swapped if entry.what == "tables"]
+    assert len(made) == (0 if name in ALIBI else 2 if "vl" in name else 1)
+    with torch.no_grad():
+        assert torch.equal(_output(restore(model), inputs), before)
+    assert not swapped(model).exact and not [n for n in vars(model) if n.startswith("_posenc")]
+
+
+def _rotary(model: nn.Module) -> nn.Module:
+    return model.model.rotary_emb
+
+
+def test_exact_tables_are_right_in_every_dtype():
+    positions = torch.tensor([[0, 1, 77, 4096, 131071, 1048575]])
+    angle = positions[0].double()[:, None] * 1e4 ** (-torch.arange(4.0).double() / 4)
+    right = torch.cat([angle, angle], -1)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        model = accelerate(_llama(), exact=True).to(dtype)
+        cos, sin = _rotary(model)(torch.zeros(1, 6, 32, dtype=dtype), positions)
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        assert cos.dtype == sin.dtype == wide
+        bound = 1e-9 if dtype == torch.float64 else 6.1e-8
+        assert (cos[0].double() - right.cos()).abs().max() < bound
+        assert (sin[0].double() - right.sin()).abs().max() < bound
+    with torch.autocast("cpu", torch.bfloat16):
+        assert _rotary(accelerate(_llama(), exact=True))(torch.zeros(1, 1), positions)[0].dtype == (
+            torch.float32
+        )
+
+
+def test_exact_helps_a_bfloat16_model_far_out():
+    """Its frequencies are rounded with its weights: 5000 tokens away all but one are elsewhere."""
+    model = _llama().to(torch.bfloat16)
+    whole = accelerate(copy.deepcopy(model).float(), exact=True)
+    positions = torch.cat([torch.arange(12), torch.arange(5000, 5012)])
+    inputs = {**tokens(4, 24), "position_ids": positions[None]}
+    with torch.no_grad():
+        right = _output(whole, inputs)
+        theirs = (_output(model, inputs).float() - right).abs().mean()
+        ours = (_output(accelerate(model, exact=True), inputs).float() - right).abs().mean()
+    assert ours < theirs / 4, (float(ours), float(theirs))
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_exact_chooses_frequencies_by_each_row(kind):
+    """A long row in the batch does not change a short one, nor what comes after it."""
+    model = _llama(max_position_embeddings=16, rope_parameters=LENGTHS[kind])
+    accelerate(model, exact=True)
+    positions = torch.stack([torch.arange(12), torch.arange(30, 42)])
+    inputs = tokens(2, 12)
+    with torch.no_grad():
+        both = _output(model, {**inputs, "position_ids": positions})
+        for row in (0, 1):
+            alone = {"input_ids": inputs["input_ids"][row : row + 1]}
+            alone["position_ids"] = positions[row : row + 1]
+            torch.testing.assert_close(_output(model, alone)[0], both[row], atol=1e-5, rtol=0)
+    rope = posenc.RotaryPositionalEmbedding.from_config(model.config)
+    x = torch.randn(2, 12, 1, 8)
+    cos, sin = _rotary(model)(x, positions)
+    ours = posenc.functional.apply_rotary(x, cos, sin, seq_dim=1, doubled=True)
+    torch.testing.assert_close(ours, rope(x, positions), atol=1e-6, rtol=0)
+
+
+def test_exact_and_back_copied_pickled_and_compiled():
+    model, inputs = _llama(), tokens()
+    keys = list(model.state_dict())
+    with torch.no_grad():
+        plain = _output(accelerate(model), inputs)
+        exact = _output(accelerate(model, exact=True), inputs)
+        assert swapped(model).exact and not torch.equal(exact, plain)
+        assert list(model.state_dict()) == keys and len(list(model.modules())) == len(
+            list(_llama().modules())
+        )
+        for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            assert torch.equal(_output(twin, inputs), exact) and swapped(twin).exact
+        graph = torch.compile(_rotary(model), backend="aot_eager", fullgraph=True)
+        for length in (5, 9, 12):
+            x, positions = torch.zeros(1, 1), torch.arange(length)[None]
+            for a, b in zip(graph(x, positions), _rotary(model)(x, positions), strict=True):
+                assert torch.equal(a, b)
+        assert torch.equal(_output(accelerate(model), inputs), plain)
+        assert not swapped(model).exact
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen2_vl", "gptj", "bloom"])
+def test_exact_generates_the_same_tokens(name):
+    row = MODELS[name]
+    model, inputs = row.build(), row.call()
+    options = {"max_new_tokens": 7, "do_sample": False}
+    theirs = model.generate(**inputs, **options)
+    assert torch.equal(accelerate(model, exact=True).generate(**inputs, **options), theirs)
+
+
+def test_exact_leaves_what_its_configuration_does_not_explain():
+    model = _llama()
+    _rotary(model).original_inv_freq.mul_(0.5)
+    report = swapped(accelerate(model, exact=True))
+    assert not report.exact and len(report.swapped) == 2
+    assert [(entry.module, entry.what) for entry in report.left] == [("model.rotary_emb", "tables")]
+    assert "not what its configuration makes" in report.left[0].detail
+    model = _llama()
+    model.config.rope_parameters = {"rope_type": "linear", "factor": 0.0, "rope_theta": 1e4}
+    report = swapped(accelerate(model, exact=True))
+    assert not report.exact and "rotary_emb" in str(report.left[0])
+    report = swapped(accelerate(ROWS["dinov3"].build(), exact=True))
+    assert not report.exact and "takes no position_ids" in report.left[0].detail
+
+
+def test_exact_slopes_of_falcon():
+    """Falcon's are rounded to bfloat16: with 6 heads two of them are not powers of two."""
+    options = {**MODELS["falcon_alibi"].options, "num_attention_heads": 12, "hidden_size": 48}
+    model = TinyModel("FalconForCausalLM", "FalconConfig", options).build()
+    slopes = accelerate(model, exact=True).transformer.h[0].self_attention._posenc_slopes
+    assert slopes == posenc.alibi_slopes(12) and swapped(model).exact
+    theirs = accelerate(model).transformer.h[0].self_attention._posenc_slopes
+    assert theirs == torch.tensor(slopes).bfloat16().tolist() != slopes
 
 
 # ------------------------------------------------------------------ one model, and back

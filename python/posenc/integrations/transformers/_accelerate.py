@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 
-from . import _alibi, _attention
+from . import _alibi, _attention, _tables
 from ._report import Entry, Report
 from ._swap import Note, exchange_of, exchanged_class, set_class, unwind
 
@@ -18,15 +18,15 @@ _log = logging.getLogger(__name__)
 _OLDEST = (5, 24)
 
 
-def accelerate(model: _MODEL) -> _MODEL:
+def accelerate(model: _MODEL, exact: bool = False) -> _MODEL:
     """Lets a loaded transformers model rotate, and attend with ALiBi, by our operators.
 
     The rotation takes the model's own cos and sin, ALiBi (BLOOM, MPT, Falcon) the model's own
     slopes: what it was trained with. ALiBi attention needs O(L) memory then. The model is changed
     in place, in training and in inference, and only this model: another of the same class stays as
     it is. Weights, state dict, configuration, hooks and the names of the classes stay as well;
-    copies and pickles of the model are accelerated as it is. A second call changes nothing. Call it
-    before ``torch.compile`` and before FSDP.
+    copies and pickles of the model are accelerated as it is. A second call changes nothing, or
+    goes over to another ``exact``. Call it before ``torch.compile`` and before FSDP.
 
     What is exchanged is found in the modules' own code: each function that takes cos and sin is
     called on random numbers to see which layout it has (halves or pairs, a part of the head, ...),
@@ -35,6 +35,10 @@ def accelerate(model: _MODEL) -> _MODEL:
 
     Args:
         model: a model of transformers, or any module with such modules inside.
+        exact: cos and sin are computed from the configuration by our rules: the angle in float64,
+            rounded once, whatever the model's dtype; frequencies that depend on the length follow
+            each row's own. Slopes likewise (Falcon's are bfloat16). A module whose code and
+            configuration disagree keeps its own tables and is named in `swapped`.
 
     Returns:
         ``model`` itself.
@@ -48,12 +52,14 @@ def accelerate(model: _MODEL) -> _MODEL:
     if not isinstance(model, nn.Module):
         raise TypeError(f"accelerate: expected model to be an nn.Module, got {model!r}")
     with _LOCK:
-        plans = [(module, _plan(module)) for module in model.modules()]
+        plans = _plans(model, bool(exact))
         if not any(plan.notes for _, plan in plans):
             raise ValueError(_nothing(model, [note for _, plan in plans for note in plan.left]))
         for module, plan in plans:
             _forget(module)
             vars(module).update(plan.state)
+            if plan.left:
+                vars(module)["_posenc_left"] = plan.left
             set_class(module, exchanged_class(plan.original, plan.kinds))
     _log.info("accelerate: %s", swapped(model))
     return model
@@ -93,12 +99,15 @@ def swapped(model: nn.Module) -> Report:
     """
     done: list[Entry] = []
     left: list[Entry] = []
+    exact = False
     for name, module in model.named_modules():
         original, exchanges = unwind(type(module))
         for exchange in exchanges:
             done += [Entry(name, original.__name__, *note) for note in exchange.notes]
-        left += [Entry(name, original.__name__, *note) for note in _plan(module).left]
-    return Report(tuple(done), tuple(left))
+            exact = exact or exchange.kind == "tables"
+        exact = exact or vars(module).get("_posenc_exact", False)
+        left += [Entry(name, original.__name__, *n) for n in vars(module).get("_posenc_left", ())]
+    return Report(tuple(done), tuple(left), exact)
 
 
 class _Plan(NamedTuple):
@@ -111,11 +120,29 @@ class _Plan(NamedTuple):
     left: tuple[Note, ...]
 
 
-def _plan(module: nn.Module) -> _Plan:
+def _plans(model: nn.Module, exact: bool) -> list[tuple[nn.Module, _Plan]]:
+    configs: dict[str, Any] = {}
+    plans = []
+    for name, module in model.named_modules():
+        above = configs.get(name.rpartition(".")[0]) if name else None
+        configs[name] = getattr(module, "config", above)
+        plans.append((module, _plan(module, exact)))
+    if not exact or not any("rotation" in plan.kinds and plan.notes for _, plan in plans):
+        return plans
+    for i, (name, (module, plan)) in enumerate(zip(configs, plans, strict=True)):
+        if not plan.notes and _tables.makes_tables(module, plan.original):
+            made, left = _tables.tables(module, plan.original, configs[name])
+            kinds = () if made is None else ("tables",)
+            state = {} if made is None else {"_posenc_tables": made}
+            plans[i] = (module, _Plan(plan.original, kinds, state, (), plan.left + left))
+    return plans
+
+
+def _plan(module: nn.Module, exact: bool) -> _Plan:
     original, _ = unwind(type(module))
     if _alibi.applies(module, original):
         notes, left = _alibi.notes(original)
-        state = _alibi.state(module, original) if notes else {}
+        state = _alibi.state(module, original, exact) if notes else {}
         return _Plan(original, ("alibi",), state, notes, left)
     scan = _attention.scan(original)
     return _Plan(original, ("rotation",), {}, scan.notes, scan.left)

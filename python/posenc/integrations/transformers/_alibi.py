@@ -249,7 +249,7 @@ def notes(original: type) -> tuple[tuple[Note, ...], tuple[Note, ...]]:
     return (exchange.notes if exchange else ()), ()
 
 
-def state(module: nn.Module, original: type, exact: bool = False) -> dict[str, Any]:
+def state(module: nn.Module, original: type, exact: bool) -> dict[str, Any]:
     """What an exchanged module has to know."""
     found = _family(original)
     if found is None or found[1]:

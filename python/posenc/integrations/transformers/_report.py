@@ -9,7 +9,7 @@ class Entry:
 
     module: str  #: path from the model, as in ``named_modules``
     cls: str  #: name of the module's class
-    what: str  #: "rotation"
+    what: str  #: "rotation", "alibi" or "tables"
     function: str  #: name in the model's own file
     detail: str  #: the layout, or why it was left
 
@@ -24,12 +24,13 @@ class Report:
 
     swapped: tuple[Entry, ...] = ()
     left: tuple[Entry, ...] = ()
+    exact: bool = False  #: cos and sin, or slopes, are ours
 
     def __bool__(self) -> bool:
         return bool(self.swapped)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.swapped)} exchanged"]
+        lines = [f"{len(self.swapped)} exchanged" + (", exact" if self.exact else "")]
         lines += [f"  {line}" for line in _grouped(self.swapped)]
         if self.left:
             lines += [f"{len(self.left)} left", *(f"  {line}" for line in _grouped(self.left))]

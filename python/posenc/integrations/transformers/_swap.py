@@ -11,7 +11,7 @@ from torch import nn
 class Note(NamedTuple):
     """One thing found in a class."""
 
-    what: str  #: "rotation"
+    what: str  #: "rotation", "alibi" or "tables"
     function: str  #: the function of the model's file
     detail: str  #: the layout, or why it was left
 
