@@ -16,5 +16,6 @@
 #include <posenc/attention/rope_attention_module.h>
 #include <posenc/bias/alibi.h>
 #include <posenc/core/positions.h>
+#include <posenc/rotary/axes.h>
 #include <posenc/rotary/rotary.h>
 #include <posenc/rotary/rotary_module.h>

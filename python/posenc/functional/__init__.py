@@ -29,6 +29,10 @@ from .frequencies import (
     rope_inv_freq,
     sinusoidal_inv_freq,
 )
+from .grids import (
+    mrope_axes,
+    rope_axes,
+)
 from .positions import (
     positions_for_context_parallel,
     positions_from_cu_seqlens,
@@ -55,12 +59,14 @@ __all__ = [
     "embed_tokens",
     "get_positional_encoding",
     "merge_attention",
+    "mrope_axes",
     "positions_for_context_parallel",
     "positions_from_cu_seqlens",
     "positions_from_documents",
     "positions_from_input_ids",
     "positions_from_mask",
     "positions_from_offsets",
+    "rope_axes",
     "rope_inv_freq",
     "rotary_embedding",
     "rotary_embedding_",
