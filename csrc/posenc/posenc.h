@@ -17,5 +17,8 @@
 #include <posenc/bias/alibi.h>
 #include <posenc/core/positions.h>
 #include <posenc/rotary/axes.h>
+#include <posenc/rotary/axial.h>
+#include <posenc/rotary/axial_module.h>
+#include <posenc/rotary/grid_positions.h>
 #include <posenc/rotary/rotary.h>
 #include <posenc/rotary/rotary_module.h>

@@ -34,6 +34,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   pybind11::register_local_exception_translator(&translate);
   posenc::python::bind_tensor_slots(m);
   posenc::python::bind_rotary(m);
+  posenc::python::bind_axial(m);
   posenc::python::bind_absolute(m);
   posenc::python::bind_attention(m);
 }

@@ -1,5 +1,6 @@
 #include "bindings.h"
 
+#include <posenc/rotary/axial_module.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
@@ -24,11 +25,12 @@ class TensorSlots {
         add(prefix + "bias", &linear->bias);
       } else if (auto* embedding = m.as<torch::nn::EmbeddingImpl>()) {
         add(prefix + "weight", &embedding->weight);
+      } else if (auto* mixed = m.as<nn::MixedRotaryEmbeddingImpl>()) {
+        add(prefix + "freqs", &mixed->freqs);
       }
     }
     TORCH_CHECK(slots_.size() == module_->parameters().size() && module_->buffers().empty(),
-                "TensorSlots: ", module_->name(),
-                " holds tensors outside of Linear and Embedding children");
+                "TensorSlots: ", module_->name(), " holds tensors that have no slot");
   }
 
   const std::vector<std::string>& names() const { return names_; }

@@ -110,6 +110,46 @@ class RotaryPositionalEmbeddingOptions:
     def theta(self) -> float: ...
     def frequencies(self) -> RopeFrequencies: ...
 
+class AxialFrequencies:
+    """What an axial arrangement is made of."""
+
+    @property
+    def inv_freq(self) -> list[float]: ...
+    @property
+    def axes(self) -> list[int]: ...
+    @property
+    def interleaved(self) -> bool: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def n_axes(self) -> int: ...
+    def rotary_dim(self) -> int: ...
+
+class AxialRotaryEmbeddingOptions:
+    head_dim: int
+    arrangement: str
+    base: float
+    scale: float
+    offset: int
+    n_prefix: int
+    n_suffix: int
+    seq_dim: int
+    def __init__(self, head_dim: int) -> None: ...
+    def check(self) -> None: ...
+    def frequencies(self) -> AxialFrequencies: ...
+
+class MixedRotaryEmbeddingOptions:
+    head_dim: int
+    n_heads: int
+    base: float
+    per_head: bool
+    interleaved: bool
+    n_prefix: int
+    n_suffix: int
+    seq_dim: int
+    def __init__(self, head_dim: int, n_heads: int) -> None: ...
+    def check(self) -> None: ...
+
 class LongSequenceRoPEOptions:
     head_dim: int
     chunk_size: int

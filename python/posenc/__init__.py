@@ -97,16 +97,23 @@ from .absolute import (  # noqa: E402
 from .attention import ALiBiAttention, KVCache, RoPEAttention  # noqa: E402
 from .bias import alibi_bias, alibi_slopes  # noqa: E402
 from .factory import choose_positional_encoding  # noqa: E402
-from .rotary import LongSequenceRoPE, RotaryPositionalEmbedding  # noqa: E402
+from .rotary import (  # noqa: E402
+    AxialRotaryEmbedding,
+    LongSequenceRoPE,
+    MixedRotaryEmbedding,
+    RotaryPositionalEmbedding,
+)
 
 #: Loaded when first used: the import of posenc stays quick and needs torch alone.
 _LAZY = ("cpp",)
 
 __all__ = [
     "ALiBiAttention",
+    "AxialRotaryEmbedding",
     "KVCache",
     "LearnedPositionalEncoding",
     "LongSequenceRoPE",
+    "MixedRotaryEmbedding",
     "RoPEAttention",
     "RotaryPositionalEmbedding",
     "SinusoidalPositionalEncoding",

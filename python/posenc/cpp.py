@@ -21,9 +21,11 @@ from .rotary.dictionary import arguments_from_config, read_scaling
 
 __all__ = [
     "ALiBiAttention",
+    "AxialRotaryEmbedding",
     "KVCache",
     "LearnedPositionalEncoding",
     "LongSequenceRoPE",
+    "MixedRotaryEmbedding",
     "RoPEAttention",
     "RotaryPositionalEmbedding",
     "SinusoidalPositionalEncoding",
@@ -217,6 +219,92 @@ class LongSequenceRoPE(_CppModule):
     def forward(self, x: Tensor, use_chunking: bool = True) -> Tensor:
         """Rotates x (B, L, H, D); chunked or whole, the bits are the same."""
         return self._call("forward", x, use_chunking)
+
+
+class AxialRotaryEmbedding(_CppModule):
+    """``posenc::nn::AxialRotaryEmbedding``; see `posenc.AxialRotaryEmbedding`."""
+
+    _legacy_keys = ROTARY_KEYS
+
+    def __init__(
+        self,
+        head_dim: int,
+        arrangement: str = "half_hw",
+        base: float = 10000.0,
+        *,
+        scale: float = 1.0,
+        offset: int = 0,
+        n_prefix: int = 0,
+        n_suffix: int = 0,
+        seq_dim: int = 1,
+    ) -> None:
+        super().__init__(
+            (head_dim,),
+            {
+                "arrangement": arrangement,
+                "base": base,
+                "scale": scale,
+                "offset": offset,
+                "n_prefix": n_prefix,
+                "n_suffix": n_suffix,
+                "seq_dim": seq_dim,
+            },
+        )
+
+    @property
+    def inv_freq(self) -> list[float]:
+        """The frequencies, radians per position."""
+        return list(self._cpp.frequencies.inv_freq)
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        """Rotates x; see `posenc.AxialRotaryEmbedding.forward`."""
+        return self._call("forward", x, position_ids)
+
+    def rotate(self, q: Tensor, k: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotates q and k by the same positions."""
+        return self._call("rotate", q, k, position_ids)
+
+
+class MixedRotaryEmbedding(_CppModule):
+    """``posenc::nn::MixedRotaryEmbedding``; see `posenc.MixedRotaryEmbedding`."""
+
+    _legacy_keys = ROTARY_KEYS
+
+    def __init__(
+        self,
+        head_dim: int,
+        n_heads: int,
+        base: float = 10.0,
+        *,
+        per_head: bool = True,
+        interleaved: bool = True,
+        n_prefix: int = 0,
+        n_suffix: int = 0,
+        seq_dim: int = 1,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            (head_dim, n_heads),
+            {
+                "base": base,
+                "per_head": per_head,
+                "interleaved": interleaved,
+                "n_prefix": n_prefix,
+                "n_suffix": n_suffix,
+                "seq_dim": seq_dim,
+            },
+            device,
+            dtype,
+        )
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        """Rotates x; see `posenc.MixedRotaryEmbedding.forward`."""
+        return self._call("forward", x, position_ids)
+
+    def rotate(self, q: Tensor, k: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Rotates q and k by the same positions."""
+        return self._call("rotate", q, k, position_ids)
 
 
 class SinusoidalPositionalEncoding(_CppModule):

@@ -13,6 +13,7 @@ from reference.absolute import (
 )
 from reference.attention import alibi_attention, dense_attention, merge_attention
 from reference.bias import alibi_bias, alibi_slopes, alibi_softmax
+from reference.grids import axial_rotary_embedding, mixed_rotary_embedding, rope_axes
 from reference.positions import (
     normal_positions,
     positions_for_context_parallel,
@@ -31,15 +32,18 @@ __all__ = [
     "alibi_slopes",
     "alibi_softmax",
     "apply_rotary",
+    "axial_rotary_embedding",
     "dense_attention",
     "embed_tokens",
     "merge_attention",
+    "mixed_rotary_embedding",
     "normal_positions",
     "positions_for_context_parallel",
     "positions_from_cu_seqlens",
     "positions_from_documents",
     "positions_from_mask",
     "positions_from_offsets",
+    "rope_axes",
     "rope_inv_freq",
     "rotary_embedding",
     "sinusoidal_encoding",

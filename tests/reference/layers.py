@@ -5,6 +5,7 @@ import numpy as np
 from reference.absolute import add_positions, add_sinusoidal, embed_tokens, sinusoidal_inv_freq
 from reference.attention import dense_attention
 from reference.bias import alibi_slopes
+from reference.grids import axial_turns, middle_rows, mixed_rotary_embedding, turn
 from reference.positions import normal_positions, positions_from_mask
 from reference.rotary import rope_inv_freq, rotary_embedding
 
@@ -27,6 +28,18 @@ def embedding_layer(state, input_ids, **arguments):
 
 def rotary_layer(state, x, rotary_dim, base=10000.0, **arguments):
     return rotary_embedding(x, rope_inv_freq(rotary_dim, base), **arguments)
+
+
+def axial_layer(state, x, position_ids, arrangement, base=10000.0, scale=1.0, offset=0, seq_dim=1):
+    out = x.astype(np.float64).copy()
+    for index, _, positions in middle_rows(x, position_ids, seq_dim, 0, 0):
+        for low, high, axis, frequency in axial_turns(arrangement, x.shape[-1], base):
+            turn(out[index], low, high, (positions[axis] + offset) * scale * frequency)
+    return out
+
+
+def mixed_layer(state, x, position_ids, **arguments):
+    return mixed_rotary_embedding(x, state["freqs"], position_ids, **arguments)
 
 
 def linear(state, name, x):

@@ -30,8 +30,16 @@ from .frequencies import (
     sinusoidal_inv_freq,
 )
 from .grids import (
+    augment_coordinates,
+    axial_rotary_embedding,
+    grid_coordinates,
+    mixed_rotary_embedding,
     mrope_axes,
+    mrope_decode_position_ids,
+    mrope_position_ids,
     rope_axes,
+    vision_position_ids,
+    xdrope_position_ids,
 )
 from .positions import (
     positions_for_context_parallel,
@@ -56,10 +64,16 @@ __all__ = [
     "alibi_slopes",
     "alibi_softmax",
     "apply_rotary",
+    "augment_coordinates",
+    "axial_rotary_embedding",
     "embed_tokens",
     "get_positional_encoding",
+    "grid_coordinates",
     "merge_attention",
+    "mixed_rotary_embedding",
     "mrope_axes",
+    "mrope_decode_position_ids",
+    "mrope_position_ids",
     "positions_for_context_parallel",
     "positions_from_cu_seqlens",
     "positions_from_documents",
@@ -72,4 +86,6 @@ __all__ = [
     "rotary_embedding_",
     "sinusoidal_encoding",
     "sinusoidal_inv_freq",
+    "vision_position_ids",
+    "xdrope_position_ids",
 ]

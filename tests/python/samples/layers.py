@@ -188,6 +188,45 @@ def rows():
         },
         rotary(8, interleaved=False, axes=[0, 1, 1, 2]),
     )
+
+    def grid(width, seq_dim=1, batch=True):
+        def inputs(length, draw):
+            ids = torch.stack((torch.arange(length) % 7, torch.arange(length).flip(0)))
+            if batch:
+                ids = torch.stack((ids, ids.flip(0) - 3), 1)
+            return {**heads(width, seq_dim)(length, draw), "position_ids": ids}
+
+        return inputs
+
+    def axial(**fixed):
+        return lambda state, **inputs: reference.axial_layer(state, **fixed, **inputs)
+
+    name = "AxialRotaryEmbedding"
+    yield name, "halves", (16,), {}, grid(16), axial(arrangement="half_hw")
+    yield (
+        name,
+        "blocks",
+        (16, "blocks_wh", 100),
+        {"seq_dim": 2, "offset": 1, "scale": 0.5},
+        grid(16, 2, False),
+        axial(arrangement="blocks_wh", base=100.0, seq_dim=2, offset=1, scale=0.5),
+    )
+    yield name, "pairs", (16, "pairs_wh"), {}, grid(16), axial(arrangement="pairs_wh")
+
+    def mixed(**fixed):
+        return lambda state, **inputs: reference.mixed_layer(state, **fixed, **inputs)
+
+    name, learned = "MixedRotaryEmbedding", ("freqs",)
+    yield name, "per_head", (8, 3), {}, grid(8), mixed(), learned
+    yield (
+        name,
+        "shared",
+        (8, 3),
+        {"per_head": False, "interleaved": False, "seq_dim": 2},
+        grid(8, 2, False),
+        mixed(interleaved=False, seq_dim=2),
+        learned,
+    )
     yield "LongSequenceRoPE", "chunks", (8,), {"chunk_size": 4}, heads(8), rotary(8)
 
     for name, kind in (("RoPEAttention", "rope"), ("ALiBiAttention", "alibi")):

@@ -14,7 +14,14 @@ import torch
 
 from samples.compare import FLOATS, array, assert_near, tensors_of
 
-PHASES = ("rotary_embedding", "sinusoidal_encoding", "add_sinusoidal", "embed_tokens")
+PHASES = (
+    "rotary_embedding",
+    "axial_rotary_embedding",
+    "mixed_rotary_embedding",
+    "sinusoidal_encoding",
+    "add_sinusoidal",
+    "embed_tokens",
+)
 FREQ4 = reference.rope_inv_freq(8)
 FREQ3 = reference.rope_inv_freq(6)
 FREQ32 = reference.rope_inv_freq(64)
@@ -58,6 +65,8 @@ OPERATORS = {
         Operator("rotary_embedding", 4, ("x",)),
         Operator("rotary_embedding.Tensor", 4, ("x", "inv_freq")),
         Operator("apply_rotary", 4, ("x", "cos", "sin")),
+        Operator("axial_rotary_embedding", 8, ("x",)),
+        Operator("mixed_rotary_embedding", 8, ("x", "freqs")),
         Operator("sinusoidal_encoding", 2),
         Operator("add_sinusoidal", 4, ("x",)),
         Operator("add_positions", 1, ("x", "weight")),
@@ -322,6 +331,50 @@ def rows():
         {"axes": [0, 1, 2, 1], "inverse": True},
     )
     yield learned, "rank2", {"x": (5, 8), "inv_freq": freq}, {"seq_dim": 0}
+
+    axial = "axial_rotary_embedding"
+    halves = {"inv_freq": FREQ4, "axes": [0, 0, 1, 1]}
+    yield axial, "shared", {"x": X4, "position_ids": BATCH_IDS}, halves
+    yield (
+        axial,
+        "pairs_batch",
+        {"x": X4, "position_ids": AXIS_IDS[:2]},
+        {**halves, "interleaved": True, "offset": 1},
+    )
+    yield (
+        axial,
+        "blocks",
+        {"x": (2, 3, 5, 9), "position_ids": AXIS_IDS[:2]},
+        {**halves, "blocks": 2, "seq_dim": 2},
+    )
+    yield (
+        axial,
+        "three_axes",
+        {"x": X4, "position_ids": AXIS_IDS.double() / 7},
+        {"inv_freq": FREQ3, "axes": [0, 1, 2], "inverse": True},
+    )
+    yield (
+        axial,
+        "ends",
+        {"x": (2, 8, 3, 8), "position_ids": SMALL_IDS},
+        {**halves, "n_prefix": 1, "n_suffix": 2},
+    )
+
+    mixed = "mixed_rotary_embedding"
+    ids2 = SMALL_IDS.expand(2, 2, 5)
+    yield mixed, "per_head", {"x": X4, "freqs": (2, 3, 4), "position_ids": SMALL_IDS}, {}
+    yield (
+        mixed,
+        "shared_halves",
+        {"x": (2, 3, 5, 10), "freqs": (2, 4), "position_ids": ids2},
+        {"interleaved": False, "seq_dim": 2, "inverse": True},
+    )
+    yield (
+        mixed,
+        "ends",
+        {"x": (2, 8, 3, 8), "freqs": (2, 3, 4), "position_ids": SMALL_IDS},
+        {"n_prefix": 2, "n_suffix": 1, "offset": 2},
+    )
 
     given = "apply_rotary"
     x = (2, 3, 5, 8)
