@@ -60,7 +60,9 @@ void bind_rotary(py::module& m) {
       .def("rotate", &Rope::rotate, py::arg("q"), py::arg("k"),
            py::arg("position_ids") = py::none(), py::arg("offset") = 0, WithoutGil())
       .def("apply_rotary_pos_emb", &Rope::apply_rotary_pos_emb, py::arg("x"),
-           py::arg("seq_len") = py::none(), py::arg("offset") = 0, WithoutGil());
+           py::arg("seq_len") = py::none(), py::arg("offset") = 0, WithoutGil())
+      .def("shift", &Rope::shift, py::arg("k"), py::arg("delta"), py::arg("deltas") = py::none(),
+           WithoutGil());
 
   using Long = nn::LongSequenceRoPEImpl;
   using LongOptions = nn::LongSequenceRoPEOptions;

@@ -193,6 +193,10 @@ class RotaryPositionalEmbedding(_CppModule):
         """The article's method; see `posenc.RotaryPositionalEmbedding.apply_rotary_pos_emb`."""
         return self._call("apply_rotary_pos_emb", x, seq_len, offset)
 
+    def shift(self, k: Tensor, delta: int, deltas: Tensor | None = None) -> Tensor:
+        """Moves rotated keys; see `posenc.RotaryPositionalEmbedding.shift`."""
+        return self._call("shift", k, delta, deltas)
+
 
 class LongSequenceRoPE(_CppModule):
     """``posenc::nn::LongSequenceRoPE``; see `posenc.LongSequenceRoPE`."""

@@ -1,3 +1,5 @@
+#include <ATen/ops/zeros.h>
+#include <posenc/core/checks.h>
 #include <posenc/rotary/rotary_module.h>
 
 #include <cmath>
@@ -131,6 +133,27 @@ at::Tensor RotaryPositionalEmbeddingImpl::apply_rotary_pos_emb(const at::Tensor&
                       options.seq_dim(), ", got ", *seq_len, " for x of shape ", x.sizes());
   }
   return forward(x, std::nullopt, offset);
+}
+
+at::Tensor RotaryPositionalEmbeddingImpl::shift(const at::Tensor& k, int64_t delta,
+                                                const std::optional<at::Tensor>& deltas) const {
+  const char* op = "RotaryPositionalEmbedding.shift";
+  TORCH_CHECK_VALUE(axes.empty(), op,
+                    ": expected one position axis; keys that stand at several positions each "
+                    "(images and videos among text) cannot be moved by one number");
+  TORCH_CHECK_VALUE(!options.scaling().depends_on_length(), op,
+                    ": expected frequencies that do not depend on the length, as those of the "
+                    "scaling ",
+                    options.scaling().type, " do: keys of another length are to be rotated anew");
+  at::Tensor moves = deltas.value_or(at::Tensor());
+  if (!moves.defined()) {
+    const int64_t dim = core::wrap_dim(op, "seq_dim", options.seq_dim(), k.dim());
+    moves = at::zeros_symint({k.sym_size(dim)}, k.options().dtype(at::kLong));
+  }
+  return rotary_embedding(k, frequencies.inv_freq, moves, delta, options.seq_dim(),
+                          options.interleaved_out().value_or(options.reads_pairs()), std::nullopt,
+                          options.rotary_start(), /*attention_factor=*/1.0, std::nullopt,
+                          options.inverse());
 }
 
 LongSequenceRoPEImpl::LongSequenceRoPEImpl(LongSequenceRoPEOptions options_)

@@ -104,6 +104,15 @@ class POSENC_API RotaryPositionalEmbeddingImpl
                                   std::optional<int64_t> seq_len = std::nullopt,
                                   int64_t offset = 0) const;
 
+  /// Keys that were rotated before, moved by `delta` positions: what a cache needs when tokens in
+  /// front of them are dropped. A pure turn, whatever attention_factor is.
+  /// \param k as forward returned it. \param deltas (L), (1, L) or (B, L): further moves of each
+  /// token.
+  /// \throws c10::ValueError where keys cannot be moved by one number: with several axes, and where
+  /// the frequencies depend on the length.
+  at::Tensor shift(const at::Tensor& k, int64_t delta,
+                   const std::optional<at::Tensor>& deltas = std::nullopt) const;
+
   RotaryPositionalEmbeddingOptions options;
   /// Not tensors, so that no cast of the module rounds them and no state dict holds them.
   RopeFrequencies frequencies;

@@ -99,7 +99,8 @@ class AxialRotaryEmbedding(Layer):
 
         Args:
             config: a Hugging Face configuration, or a mapping with its keys, whose ``model_type``
-                names a tower that one of the arrangements serves.
+                names a tower that one of the arrangements serves; or that of a whole model, with
+                the tower's inside (``vision_config``).
             layer_idx: number of the layer, for SAM 3, whose global layers scale the positions.
             overrides: constructor arguments that replace what the configuration gives.
 
@@ -109,11 +110,15 @@ class AxialRotaryEmbedding(Layer):
         where = f"{cls.__name__}.from_config"
 
         def get(name: str) -> Any:
-            if isinstance(config, Mapping):
-                return config.get(name)
-            return getattr(config, name, None)
+            return _read(config, name)
 
+        # A whole model's configuration holds that of its tower.
+        for inner in ("vision_config", "backbone_config"):
+            if get("model_type") not in _TOWERS and get(inner) is not None:
+                config = get(inner)
         model_type = get("model_type")
+        if f"{model_type}_vision" in _TOWERS:  # as older checkpoints name it
+            model_type = f"{model_type}_vision"
         if model_type not in _TOWERS:
             raise ValueError(
                 f"{where}: expected the configuration of a vision tower with axial RoPE, one of "
@@ -181,6 +186,10 @@ class AxialRotaryEmbedding(Layer):
             if getattr(self, name) != default:
                 text += f", {name}={getattr(self, name)}"
         return text
+
+
+def _read(config: Any, name: str) -> Any:
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
 # How the configurations of transformers name the numbers of a tower.

@@ -222,6 +222,52 @@ class RotaryPositionalEmbedding(Layer):
             )
         return self._rotate(x, None, offset)
 
+    @torch.jit.export
+    def shift(self, k: Tensor, delta: int, deltas: Tensor | None = None) -> Tensor:
+        """Keys that were rotated before, moved by ``delta`` positions: what a cache needs when
+        tokens in front of them are dropped. A pure turn, whatever ``attention_factor`` is.
+
+        Args:
+            k: as `forward` returned it.
+            delta: positions to move by, negative towards the front.
+            deltas: (L), (1, L) or (B, L), integer or real: further moves of each token.
+
+        Raises:
+            ValueError: keys that cannot be moved by one number: with ``axes``, where images and
+                videos stand at several positions, and where the frequencies depend on the length.
+        """
+        if self.axes is not None:
+            raise ValueError(
+                "RotaryPositionalEmbedding.shift: expected one position axis; keys that stand at "
+                "several positions each (images and videos among text) cannot be moved by one "
+                "number"
+            )
+        if self.depends_on_length:
+            raise ValueError(
+                "RotaryPositionalEmbedding.shift: expected frequencies that do not depend on the "
+                f"length, as those of the scaling {self.rope_type} do: keys of another length are "
+                "to be rotated anew"
+            )
+        moves = deltas
+        if moves is None:
+            moves = torch.zeros(k.size(self.seq_dim), dtype=torch.int64, device=k.device)
+        layout, written = self.interleaved, self.interleaved_out
+        if written is not None:
+            layout = written
+        return torch.ops.posenc.rotary_embedding(
+            k,
+            self.inv_freq,
+            moves,
+            delta,
+            self.seq_dim,
+            layout,
+            None,
+            self.rotary_start,
+            1.0,
+            None,
+            self.inverse,
+        )
+
     def extra_repr(self) -> str:
         text = f"{self.d_model}, base={self.base:g}, interleaved={self.interleaved}"
         if self.interleaved_out is not None:

@@ -8,11 +8,8 @@ from hypothesis import strategies as st
 from posenc.functional import (
     augment_coordinates,
     grid_coordinates,
-    mrope_axes,
     mrope_decode_position_ids,
     mrope_position_ids,
-    rope_inv_freq,
-    rotary_embedding,
     vision_position_ids,
     xdrope_position_ids,
 )
@@ -30,63 +27,6 @@ def test_patches_in_merge_blocks(grids, merge, include_time):
     got = vision_position_ids(torch.tensor(grids).reshape(-1, 3).long(), merge, include_time)
     want = reference.vision_position_ids(grids, merge, include_time)
     assert got.dtype == torch.int64 and got.tolist() == want.tolist()
-
-
-def test_L9_merge_blocks_of_a_grid_that_is_not_square():
-    """2 rows, 4 columns, blocks of 2 x 2: the left block, then the right one."""
-    rows, columns = vision_position_ids(torch.tensor([[1, 2, 4]], dtype=torch.int32), 2).tolist()
-    assert rows == [0, 0, 1, 1, 0, 0, 1, 1]
-    assert columns == [0, 1, 0, 1, 2, 3, 2, 3]
-
-
-def test_K7_positions_around_an_image():
-    """Three words, a grid of 1 x 2 x 2, a word: the word is at 5, the delta -2."""
-    types = torch.tensor([[0, 0, 0, 1, 1, 1, 1]])
-    ids, deltas = mrope_position_ids(types, torch.tensor([[1, 2, 2]]), spatial_merge_size=1)
-    assert ids[0, 0].tolist() == [0, 1, 2, 3, 3, 3, 3]
-    assert ids[1, 0].tolist() == [0, 1, 2, 3, 3, 4, 4]
-    assert ids[2, 0].tolist() == [0, 1, 2, 3, 4, 3, 4]
-    assert deltas.tolist() == [-2]
-    with_text, same = mrope_position_ids(
-        torch.cat([types, torch.tensor([[0, 0]])], 1), torch.tensor([[1, 2, 2]]),
-        spatial_merge_size=1,
-    )  # fmt: skip
-    assert with_text[:, 0, 7:].tolist() == [[5, 6]] * 3 and same.tolist() == [-2]
-    for step in range(3):
-        decoded = mrope_decode_position_ids(torch.tensor([7 + step]), deltas)
-        assert decoded.shape == (3, 1, 1) and set(decoded.flatten().tolist()) == {7 + step - 2}
-
-
-def test_K7_a_delta_for_each_request():
-    """Rows with and without images, then another batch: nothing is kept from one to the next."""
-    types = torch.tensor([[0, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0], [0, 1, 1, 1, 1, 1]])
-    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]])
-    grids = torch.tensor([[1, 4, 4], [1, 2, 8]])
-    ids, deltas = mrope_position_ids(types, grids, attention_mask=mask)
-    assert deltas.tolist() == [4 - 6, 0, 5 - 5]
-    assert ids[:, 1].tolist() == [[0, 0, 0, 1, 2, 3]] * 3
-    counts = mask.sum(-1)
-    step = mrope_decode_position_ids(counts, deltas, 2)
-    assert step[0].tolist() == [[4, 5], [4, 5], [5, 6]]
-    assert_same(step[0], step[1], step[2]) if False else None
-    assert torch.equal(step[0], step[1]) and torch.equal(step[0], step[2])
-    again, other = mrope_position_ids(types[1:2])
-    assert other.tolist() == [0] and again[0].tolist() == [[0, 1, 2, 3, 4, 5]]
-
-
-def test_K7_prefill_and_decode_agree_with_the_whole():
-    """Decoding by the delta gives the keys that one pass over everything gives, bit for bit."""
-    types = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0]])
-    grids = torch.tensor([[1, 4, 6]])
-    whole, _ = mrope_position_ids(types, grids)
-    prompt, deltas = mrope_position_ids(types[:, :9], grids)
-    rest = mrope_decode_position_ids(torch.tensor([9]), deltas, 3)
-    x, axes = torch.randn(1, 12, 2, 16), mrope_axes([2, 3, 3])
-
-    def rope(part, ids):
-        return rotary_embedding(part, rope_inv_freq(16), ids, axes=axes)
-
-    assert_same(torch.cat([rope(x[:, :9], prompt), rope(x[:, 9:], rest)], 1), rope(x, whole))
 
 
 def random_batch(draw):
