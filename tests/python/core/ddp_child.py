@@ -13,23 +13,30 @@ from samples.layers import PLAIN  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 
+class BehindLinear(torch.nn.Module):
+    """DDP refuses a module without parameters, so what is rotated comes from a Linear."""
+
+    def __init__(self, width, inner):
+        super().__init__()
+        self.linear, self.inner = torch.nn.Linear(width, width), inner
+
+    def forward(self, x, *rest):
+        return self.inner(self.linear(x), *rest)
+
+
 def main():
     rank, store = int(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for sample in PLAIN:
         if not sample.parameters:
-            # DDP refuses a module without parameters, so what is rotated comes from a Linear.
-            width = sample.arguments[0]
-            inner = sample.build(seed=rank)
-            model = torch.nn.Sequential(torch.nn.Linear(width, width), inner)
+            model = BehindLinear(sample.arguments[0], sample.build(seed=rank))
         else:
             model = sample.build(seed=rank)  # ranks start apart; DDP makes them equal
         wrapped = DistributedDataParallel(model, broadcast_buffers=True)
         tensors = sample.tensors(seed=rank)
-        first, *rest = tensors.values()
         for _ in range(2):
-            out = wrapped(first, *rest) if sample.parameters else wrapped(first)
+            out = wrapped(*tensors.values())
             out.square().mean().backward()
         for parameter in model.parameters():
             for value in (parameter.data, parameter.grad):

@@ -44,6 +44,8 @@ def test_B1_the_rotation_is_not_the_identity():
 
 LEGACY = {
     "RotaryPositionalEmbedding": ("inv_freq", "cos_cached", "sin_cached", "freqs_cis"),
+    "AxialRotaryEmbedding": ("inv_freq", "freqs_cis", "rotary_emb.inv_freq"),
+    "MixedRotaryEmbedding": ("inv_freq", "rope.freqs"),
     "LongSequenceRoPE": ("inv_freq",),
     "RoPEAttention": ("rotary_emb.inv_freq", "inv_freq", "freqs_cis"),
     "ALiBiAttention": ("slopes", "alibi"),

@@ -1,6 +1,7 @@
 """C: autograd, compile, export, custom operators, C++. A test has the name of its fault."""
 
 import copy
+import inspect
 import io
 
 import posenc
@@ -58,6 +59,8 @@ def test_C2_lengths_do_not_recompile(sample):
 @by_kind
 def test_C2_offsets_do_not_recompile(sample):
     module = sample.build()
+    if "offset" not in inspect.signature(module.forward).parameters:
+        pytest.skip("its positions are given")
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(module, backend=counter, fullgraph=True)
     for offset in range(1, 18):

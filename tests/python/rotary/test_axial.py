@@ -154,7 +154,7 @@ def test_what_makes_no_sense():
     ):
         with pytest.raises(ValueError, match="expected position_ids of shape"):
             rope(x, ids)
-    with pytest.raises(TypeError, match="bfloat16|BFloat16"):
+    with pytest.raises(TypeError, match="BFloat16"):
         rope(x, good.bfloat16())
     with pytest.raises(ValueError, match="head_dim = 16"):
         rope(x[..., :12], good)
