@@ -36,6 +36,9 @@ void alibi(benchmark::State& state) {
   for (auto _ : state) {
     benchmark::DoNotOptimize(posenc::alibi_attention(in.q, in.k, in.v, in.slopes, {}, true));
   }
+  const at::Tensor blocks = posenc::alibi_attention_blocks(in.q, in.k, in.v, in.slopes, {}, true);
+  const auto* count = blocks.const_data_ptr<int64_t>();
+  state.counters["visited"] = static_cast<double>(count[0]) / static_cast<double>(count[1]);
 }
 
 void sdpa_training(benchmark::State& state) {

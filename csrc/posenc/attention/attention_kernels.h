@@ -7,6 +7,7 @@
 #include <posenc/bias/bias_policy.h>
 #include <posenc/core/isa.h>
 
+#include <cmath>
 #include <cstdint>
 
 namespace posenc::attention {
@@ -69,6 +70,12 @@ struct AttentionParams {
   bias::AlibiBias bias;
   double log_epsilon;  ///< log of the softmax mass that a row may lose by skipping; −infinity: skip
                        ///< nothing
+
+  /// How far below its row's maximum (or log-sum-exp) a key may be left out: ε/2 shared by all
+  /// keys.
+  [[gnu::always_inline]] double skip_log() const {
+    return log_epsilon - std::log(2.0 * static_cast<double>(k_len));
+  }
 
   KeyStats stats;
   GemmFn<float> gemm_f32;

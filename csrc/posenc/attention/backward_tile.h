@@ -125,35 +125,59 @@ void load_tile(const AttentionParams& p, BackwardScratch<T>& s) {
   transpose(s.go, p.v_dim, rows.width, p.v_dim, s.go_t, rows.width);
 }
 
-/// Scores and dP of a block become weights P and dS = P·(dP − delta); slope_sum gathers Σ
-/// dS·d(bias)/d(coefficient).
-template <Keep keep, class Bias, bool slopes, typename T>
-void gradient_block(BackwardScratch<T>& s, int64_t keys, T scale) {
+/// Scores of a block become logarithms of weights, score + bias − lse. Returns whether one of its
+/// keys weighs anything: the skipping test of need_of with the scores themselves in place of their
+/// bound. A NaN always does.
+template <Keep keep, class Bias, typename T>
+bool log_weights(BackwardScratch<T>& s, int64_t keys, T scale, T drop_log) {
   const Rows<T>& rows = s.rows;
   const int64_t width = rows.width;
-  const Vec<T> zero(0), factor(scale);
+  const Vec<T> nothing(-std::numeric_limits<T>::infinity()), zero(0), factor(scale);
+  Vec<T> most = nothing;
   for (int64_t r = 0; r < width; r += Vec<T>::size()) {
     const Vec<T> position = Vec<T>::loadu(rows.rel_position + r),
-                 coef = Vec<T>::loadu(rows.coef + r);
-    const Vec<T> lse = Vec<T>::loadu(s.lse + r), delta = Vec<T>::loadu(s.delta + r);
+                 coef = Vec<T>::loadu(rows.coef + r), lse = Vec<T>::loadu(s.lse + r);
+    for (int64_t t = 0; t < keys; ++t) {
+      T* score = s.scores + t * width + r;
+      const Vec<T> key(s.rel_key[t]);
+      Vec<T> x = Bias::add(Vec<T>::loadu(score) * factor, coef, (key - position).abs()) - lse;
+      if constexpr (keep == Keep::kCausal) {
+        x = Vec<T>::blendv(nothing, x, key <= position);
+      } else if constexpr (keep == Keep::kTile) {
+        x = Vec<T>::blendv(nothing, x, Vec<T>::loadu(s.keep.keep + t * width + r) > zero);
+      }
+      x.store(score);
+      most = at::vec::maximum(most, x);
+    }
+  }
+  return (most < Vec<T>(drop_log)).zero_mask() != 0;
+}
+
+/// Those and dP become weights P and dS = P·(dP − delta); slope_sum gathers Σ
+/// dS·d(bias)/d(coefficient).
+template <Keep keep, class Bias, bool slopes, typename T>
+void gradient_block(BackwardScratch<T>& s, int64_t keys) {
+  const Rows<T>& rows = s.rows;
+  const int64_t width = rows.width;
+  const Vec<T> zero(0);
+  for (int64_t r = 0; r < width; r += Vec<T>::size()) {
+    const Vec<T> position = Vec<T>::loadu(rows.rel_position + r);
+    const Vec<T> delta = Vec<T>::loadu(s.delta + r);
     Vec<T> slope_sum = Vec<T>::loadu(s.slope_sum + r);
     for (int64_t t = 0; t < keys; ++t) {
       T *score = s.scores + t * width + r, *grad = s.grad_scores + t * width + r;
-      const Vec<T> key(s.rel_key[t]), distance = (key - position).abs();
-      Vec<T> weight = exp_weight(Bias::add(Vec<T>::loadu(score) * factor, coef, distance) - lse);
+      const Vec<T> key(s.rel_key[t]);
+      const Vec<T> weight = exp_weight(Vec<T>::loadu(score));
       Vec<T> ds = weight * (Vec<T>::loadu(grad) - delta);
       if constexpr (keep == Keep::kCausal) {
-        weight = Vec<T>::blendv(zero, weight, key <= position);
         ds = Vec<T>::blendv(zero, ds, key <= position);
       } else if constexpr (keep == Keep::kTile) {
-        const Vec<T> allowed = Vec<T>::loadu(s.keep.keep + t * width + r) > zero;
-        weight = Vec<T>::blendv(zero, weight, allowed);
-        ds = Vec<T>::blendv(zero, ds, allowed);
+        ds = Vec<T>::blendv(zero, ds, Vec<T>::loadu(s.keep.keep + t * width + r) > zero);
       }
       weight.store(score);
       ds.store(grad);
       if constexpr (slopes) {
-        slope_sum = slope_sum + ds * Bias::grad(distance);
+        slope_sum = slope_sum + ds * Bias::grad((key - position).abs());
       }
     }
     if constexpr (slopes) {
@@ -165,19 +189,32 @@ void gradient_block(BackwardScratch<T>& s, int64_t keys, T scale) {
 }
 
 template <class Bias, typename T>
-void gradient_block(const AttentionParams& p, BackwardScratch<T>& s, Keep keep, int64_t keys) {
+bool log_weights(const AttentionParams& p, BackwardScratch<T>& s, Keep keep, int64_t keys,
+                 T drop_log) {
   const T scale = static_cast<T>(p.scale);
+  switch (keep) {
+    case Keep::kAll:
+      return log_weights<Keep::kAll, Bias>(s, keys, scale, drop_log);
+    case Keep::kCausal:
+      return log_weights<Keep::kCausal, Bias>(s, keys, scale, drop_log);
+    default:
+      return log_weights<Keep::kTile, Bias>(s, keys, scale, drop_log);
+  }
+}
+
+template <class Bias, typename T>
+void gradient_block(const AttentionParams& p, BackwardScratch<T>& s, Keep keep, int64_t keys) {
   const bool slopes = p.grad_slope != nullptr;
   switch (keep) {
     case Keep::kAll:
-      return slopes ? gradient_block<Keep::kAll, Bias, true>(s, keys, scale)
-                    : gradient_block<Keep::kAll, Bias, false>(s, keys, scale);
+      return slopes ? gradient_block<Keep::kAll, Bias, true>(s, keys)
+                    : gradient_block<Keep::kAll, Bias, false>(s, keys);
     case Keep::kCausal:
-      return slopes ? gradient_block<Keep::kCausal, Bias, true>(s, keys, scale)
-                    : gradient_block<Keep::kCausal, Bias, false>(s, keys, scale);
+      return slopes ? gradient_block<Keep::kCausal, Bias, true>(s, keys)
+                    : gradient_block<Keep::kCausal, Bias, false>(s, keys);
     case Keep::kTile:
-      return slopes ? gradient_block<Keep::kTile, Bias, true>(s, keys, scale)
-                    : gradient_block<Keep::kTile, Bias, false>(s, keys, scale);
+      return slopes ? gradient_block<Keep::kTile, Bias, true>(s, keys)
+                    : gradient_block<Keep::kTile, Bias, false>(s, keys);
   }
 }
 
@@ -230,8 +267,7 @@ inline bool tile_needs(const AttentionParams& p, int64_t pair, int64_t block, in
   const double low = first - tile.last, high = last - tile.first;
   const double nearest = low > 0 ? low : high < 0 ? -high : 0.0;
   const double bias = p.bias.upper(tile.coefficient, nearest, nearest);
-  const double skip_log = p.log_epsilon - std::log(2.0 * static_cast<double>(p.k_len));
-  return !(tile.reach * p.stats.norm[pair * p.key_blocks + block] + bias < tile.lse + skip_log);
+  return !(tile.reach * p.stats.norm[pair * p.key_blocks + block] + bias < tile.lse + p.skip_log());
 }
 
 template <typename S, class Bias>
@@ -294,8 +330,12 @@ int64_t backward_tile(const AttentionParams& p, int64_t pair, int64_t first, int
     const T* v = s.v + n * kKeyBlock * p.v_dim;
     T *dk = s.dk + n * kKeyBlock * p.head_dim, *dv = s.dv + n * kKeyBlock * p.v_dim;
     gemm(kKeyBlock, width, p.head_dim, k, p.head_dim, s.q_t, width, s.scores, width, false);
-    gemm(kKeyBlock, width, p.v_dim, v, p.v_dim, s.go_t, width, s.grad_scores, width, false);
     relative_keys(p, rows, block, s.rel_key);
+    const T drop_log = finite ? static_cast<T>(p.skip_log()) : -std::numeric_limits<T>::infinity();
+    if (!log_weights<Bias>(p, s, keep, keys, drop_log)) {
+      continue;
+    }
+    gemm(kKeyBlock, width, p.v_dim, v, p.v_dim, s.go_t, width, s.grad_scores, width, false);
     gradient_block<Bias>(p, s, keep, keys);
     if (!finite) {
       add_gradients_pairwise(p, s, keys, k, dk, dv);

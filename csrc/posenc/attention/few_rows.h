@@ -126,7 +126,7 @@ int64_t few_rows(const AttentionParams& p, int64_t pair, const Visit* visits, in
     s.seed[r] = kNothing;
   }
 
-  const double skip_log = p.log_epsilon - std::log(2.0 * static_cast<double>(p.k_len));
+  const double skip_log = p.skip_log();
   bool stopped[3] = {false, false, false};
   int64_t computed = 0;
   // n = −1: the nearest block alone, so that a far part of the keys knows what it is compared with.

@@ -31,20 +31,30 @@ struct ForwardScratch {
   }
 };
 
+/// What a block did to the running maxima: whether older weights must be multiplied by a correction
+/// other than 1, and whether one of its keys weighs anything.
+struct BlockEffect {
+  bool changed, weighs;
+};
+
 /// One block of keys into running maximum and sum: scores become weights relative to the new
-/// maximum, and correction[r] is what older weights of the row must be multiplied with. Returns
-/// whether one of them is not 1.
+/// maximum, and correction[r] is what older weights of the row must be multiplied with.
+///
+/// \param drop_log where it is finite, keys whose score is that far below their row's maximum so
+/// far may count as nothing: the skipping test of need_of with the scores themselves in place of
+/// their bound. A NaN among them is never below.
 template <Keep keep, class Bias, typename T>
-bool softmax_block(const Rows<T>& rows, int64_t keys, T scale, const T* rel_key, const T* keep_tile,
-                   T* scores, T* row_max, T* row_sum, T* correction) {
+BlockEffect softmax_block(const Rows<T>& rows, int64_t keys, T scale, T drop_log, const T* rel_key,
+                          const T* keep_tile, T* scores, T* row_max, T* row_sum, T* correction) {
   const int64_t width = rows.width;
   const Vec<T> nothing(-std::numeric_limits<T>::infinity()), zero(0), one(1), factor(scale);
   Vec<T> changed(0);
+  bool weighs = false;
   for (int64_t r = 0; r < width; r += Vec<T>::size()) {
     const Vec<T> position = Vec<T>::loadu(rows.rel_position + r),
                  coef = Vec<T>::loadu(rows.coef + r);
     const Vec<T> old_max = Vec<T>::loadu(row_max + r);
-    Vec<T> new_max = old_max;
+    Vec<T> block_max = nothing;
     for (int64_t t = 0; t < keys; ++t) {
       T* at = scores + t * width + r;
       const Vec<T> key(rel_key[t]);
@@ -55,8 +65,18 @@ bool softmax_block(const Rows<T>& rows, int64_t keys, T scale, const T* rel_key,
         x = Vec<T>::blendv(nothing, x, Vec<T>::loadu(keep_tile + t * width + r) > zero);
       }
       x.store(at);
-      new_max = at::vec::maximum(new_max, x);
+      block_max = at::vec::maximum(block_max, x);
     }
+    // A true lane is all ones, so no zero lane: every row of the vector is far below.
+    if ((block_max < old_max + Vec<T>(drop_log)).zero_mask() == 0) {
+      for (int64_t t = 0; t < keys; ++t) {
+        zero.store(scores + t * width + r);
+      }
+      one.store(correction + r);
+      continue;
+    }
+    weighs = true;
+    const Vec<T> new_max = at::vec::maximum(old_max, block_max);
     const Vec<T> shift = Vec<T>::blendv(new_max, zero, new_max == nothing);
     const Vec<T> fix = Vec<T>::blendv(exp_weight(old_max - shift), one, old_max == new_max);
     Vec<T> sum(0);
@@ -72,7 +92,7 @@ bool softmax_block(const Rows<T>& rows, int64_t keys, T scale, const T* rel_key,
     changed = changed | (fix != one);
   }
   fill(scores + keys * width, T(0), (kKeyBlock - keys) * width);
-  return changed.zero_mask() != (1 << Vec<T>::size()) - 1;
+  return {changed.zero_mask() != (1 << Vec<T>::size()) - 1, weighs};
 }
 
 /// out_t (v_dim × width): each row times its correction.
@@ -176,7 +196,6 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
   const int64_t width = rows.width;
   fill(s.row_max, -std::numeric_limits<T>::infinity(), width);
   fill(s.row_sum, T(0), width);
-  fill(s.out_t, T(0), p.v_dim * width);
   double first_query = rows.position[0], last_query = first_query;
   for (int64_t r = 0; r < rows.rows; ++r) {
     first_query = rows.position[r] < first_query ? rows.position[r] : first_query;
@@ -188,6 +207,7 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
   const int64_t packed = pair - p.first_pair;
   bool stopped[3] = {false, false, false};
   int64_t computed = 0;
+  bool begun = false;  // out_t holds something
   for (int64_t n = 0; n < count; ++n) {
     const Visit& visit = visits[n];
     if (stopped[visit.side + 1]) {
@@ -249,29 +269,44 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
     const T* v_t = static_cast<const T*>(p.packed_v) + slot * p.v_dim * kKeyBlock;
     gemm(kKeyBlock, width, p.head_dim, k, ld_k, s.q_t, width, s.scores, width, false);
     relative_keys(p, rows, block, s.rel_key);
-    bool changed = false;
+    // A value that is not finite shows even at weight 0, so its block is never dropped.
+    const T drop_log = finite ? static_cast<T>(p.skip_log()) : -std::numeric_limits<T>::infinity();
+    BlockEffect effect{};
     switch (keep) {
       case Keep::kAll:
-        changed = softmax_block<Keep::kAll, Bias>(rows, keys, scale, s.rel_key, s.keep.keep,
-                                                  s.scores, s.row_max, s.row_sum, s.correction);
+        effect =
+            softmax_block<Keep::kAll, Bias>(rows, keys, scale, drop_log, s.rel_key, s.keep.keep,
+                                            s.scores, s.row_max, s.row_sum, s.correction);
         break;
       case Keep::kCausal:
-        changed = softmax_block<Keep::kCausal, Bias>(rows, keys, scale, s.rel_key, s.keep.keep,
-                                                     s.scores, s.row_max, s.row_sum, s.correction);
+        effect =
+            softmax_block<Keep::kCausal, Bias>(rows, keys, scale, drop_log, s.rel_key, s.keep.keep,
+                                               s.scores, s.row_max, s.row_sum, s.correction);
         break;
       case Keep::kTile:
-        changed = softmax_block<Keep::kTile, Bias>(rows, keys, scale, s.rel_key, s.keep.keep,
-                                                   s.scores, s.row_max, s.row_sum, s.correction);
+        effect =
+            softmax_block<Keep::kTile, Bias>(rows, keys, scale, drop_log, s.rel_key, s.keep.keep,
+                                             s.scores, s.row_max, s.row_sum, s.correction);
         break;
     }
-    if (changed && computed > 1) {
+    if (!effect.weighs) {
+      continue;
+    }
+    if (effect.changed && begun) {
       rescale(s.out_t, s.correction, p.v_dim, width);
     }
     if (finite) {
-      gemm(p.v_dim, width, kKeyBlock, v_t, kKeyBlock, s.scores, width, s.out_t, width, true);
+      gemm(p.v_dim, width, kKeyBlock, v_t, kKeyBlock, s.scores, width, s.out_t, width, begun);
     } else {
+      if (!begun) {
+        fill(s.out_t, T(0), p.v_dim * width);
+      }
       add_values_pairwise(rows, keys, p.v_dim, s.keep.keep, s.scores, v_t, s.out_t);
     }
+    begun = true;
+  }
+  if (!begun) {
+    fill(s.out_t, T(0), p.v_dim * width);
   }
   store_tile<S>(p, s);
   return computed;

@@ -41,12 +41,21 @@ void scan_keys(const AttentionParams& p, int64_t pair, int64_t block, void* scra
   }
 
   if (p.v != nullptr) {
-    load_block<S>(p.v, p.v_strides, batch, kv_head, block, keys, p.v_dim, rows);
-    if (!all_finite(rows, keys * p.v_dim)) {
-      norm = std::numeric_limits<double>::infinity();
+    const T* v = rows;
+    int64_t ld_v = p.v_dim;
+    if (keys == kKeyBlock && readable_in_place<S>(p.v_strides, p.v_dim)) {
+      v = row_of<T>(p.v, p.v_strides, batch, kv_head, block * kKeyBlock);
+      ld_v = p.v_strides.row;
+    } else {
+      load_block<S>(p.v, p.v_strides, batch, kv_head, block, keys, p.v_dim, rows);
+    }
+    for (int64_t t = 0; t < keys; ++t) {
+      if (!all_finite(v + t * ld_v, p.v_dim)) {
+        norm = std::numeric_limits<double>::infinity();
+      }
     }
     if (p.packed_v != nullptr) {
-      transpose(rows, p.v_dim, kKeyBlock, p.v_dim,
+      transpose(v, ld_v, kKeyBlock, p.v_dim,
                 static_cast<T*>(p.packed_v) + slot * p.v_dim * kKeyBlock, kKeyBlock);
     }
   }

@@ -99,7 +99,7 @@ template <typename T>
 Need need_of(const AttentionParams& p, const Rows<T>& rows, int64_t block, double norm,
              double far_norm) {
   const double first = block_first(p, rows.batch, block), last = block_last(p, rows.batch, block);
-  const double skip_log = p.log_epsilon - std::log(2.0 * static_cast<double>(p.k_len));
+  const double skip_log = p.skip_log();
   const double stop_log = p.log_epsilon - std::log(4.0);
   int64_t need = 0, beyond = 0;
   for (int64_t r = 0; r < rows.rows; ++r) {
@@ -215,11 +215,17 @@ bool readable_in_place(const Strides& strides, int64_t channels) {
 
 template <typename T>
 bool all_finite(const T* x, int64_t n) {
-  T sum = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    sum += x[i] - x[i];  // 0, or NaN
+  Vec<T> sums(0);  // of zeros, or NaN
+  int64_t i = 0;
+  for (; i + Vec<T>::size() <= n; i += Vec<T>::size()) {
+    const Vec<T> v = Vec<T>::loadu(x + i);
+    sums = sums + (v - v);
   }
-  return sum == 0;
+  T sum = 0;
+  for (; i < n; ++i) {
+    sum += x[i] - x[i];
+  }
+  return sum_lanes(sums) + sum == 0;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <tuple>
 #include <type_traits>
 
 namespace posenc::core {
@@ -101,21 +102,48 @@ inline void store_row(const T* src, S* dst, int64_t stride, int64_t n) {
   }
 }
 
-/// dst (columns × rows) = the transpose of src (rows × columns), in squares that stay in registers
-/// or L1.
+/// One square of as many rows as a vector has lanes. Interleaving row i with row i + N/2 rotates
+/// the bits of every element's (row, column) by one place, so log2(N) rounds exchange the two.
+template <typename T>
+[[gnu::always_inline]] inline void transpose_square(const T* src, int64_t ld_src, T* dst,
+                                                    int64_t ld_dst) {
+  constexpr int N = Vec<T>::size();
+  Vec<T> a[N], b[N];
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) {
+    a[i] = Vec<T>::loadu(src + i * ld_src);
+  }
+#pragma GCC unroll 4
+  for (int round = 1; round < N; round *= 2) {
+#pragma GCC unroll 16
+    for (int i = 0; i < N / 2; ++i) {
+      std::tie(b[2 * i], b[2 * i + 1]) = at::vec::interleave2(a[i], a[i + N / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < N; ++i) {
+      a[i] = b[i];
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < N; ++i) {
+    a[i].store(dst + i * ld_dst);
+  }
+}
+
+/// dst (columns × rows) = the transpose of src (rows × columns).
 template <typename T>
 inline void transpose(const T* src, int64_t ld_src, int64_t rows, int64_t columns, T* dst,
                       int64_t ld_dst) {
-  constexpr int64_t kSquare = 16;
-  for (int64_t r = 0; r < rows; r += kSquare) {
-    const int64_t r_end = r + kSquare < rows ? r + kSquare : rows;
-    for (int64_t c = 0; c < columns; c += kSquare) {
-      const int64_t c_end = c + kSquare < columns ? c + kSquare : columns;
-      for (int64_t j = c; j < c_end; ++j) {
-        for (int64_t i = r; i < r_end; ++i) {
-          dst[j * ld_dst + i] = src[i * ld_src + j];
-        }
-      }
+  constexpr int64_t N = Vec<T>::size();
+  const int64_t full_rows = rows / N * N, full_columns = columns / N * N;
+  for (int64_t r = 0; r < full_rows; r += N) {
+    for (int64_t c = 0; c < full_columns; c += N) {
+      transpose_square(src + r * ld_src + c, ld_src, dst + c * ld_dst + r, ld_dst);
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = r < full_rows ? full_columns : 0; c < columns; ++c) {
+      dst[c * ld_dst + r] = src[r * ld_src + c];
     }
   }
 }
