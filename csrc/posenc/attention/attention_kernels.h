@@ -15,7 +15,7 @@ namespace posenc::attention {
 /// Keys a block: what is skipped or not, and the block of `key_norms`.
 constexpr int64_t kKeyBlock = 64;
 /// Query rows a tile, at most.
-constexpr int64_t kMaxRows = 128;
+constexpr int64_t kMaxRows = 64;
 /// Rows are padded to whole vectors of every instruction set.
 constexpr int64_t kRowPad = 16;
 /// Key blocks whose dk and dv one task of the backward makes.
@@ -71,11 +71,16 @@ struct AttentionParams {
   double log_epsilon;  ///< log of the softmax mass that a row may lose by skipping; −infinity: skip
                        ///< nothing
 
-  /// How far below its row's maximum (or log-sum-exp) a key may be left out: ε/2 shared by all
-  /// keys.
+  /// \name How ε is shared
+  /// A quarter by all keys that are skipped one by one, a quarter by each end that is cut off, a
+  /// quarter by the keys whose own scores show that they weigh nothing.
+  /// @{
   [[gnu::always_inline]] double skip_log() const {
-    return log_epsilon - std::log(2.0 * static_cast<double>(k_len));
+    return log_epsilon - std::log(4.0 * static_cast<double>(k_len));
   }
+  [[gnu::always_inline]] double stop_log() const { return log_epsilon - std::log(4.0); }
+  [[gnu::always_inline]] double drop_share() const { return std::exp(log_epsilon) / 4; }
+  /// @}
 
   KeyStats stats;
   GemmFn<float> gemm_f32;

@@ -298,7 +298,7 @@ int64_t backward_tile(const AttentionParams& p, int64_t pair, int64_t first, int
         const T lse = static_cast<const T*>(p.lse_in)[index];
         s.lse[r] =
             lse == -std::numeric_limits<T>::infinity() ? std::numeric_limits<T>::infinity() : lse;
-        rows.max_below[r] = s.lse[r];
+        rows.lse_below[r] = s.lse[r];
         rows.reach[r] = p.reach[index];
       }
     }

@@ -139,8 +139,8 @@ int64_t few_rows(const AttentionParams& p, int64_t pair, const Visit* visits, in
       continue;
     }
     for (int64_t r = 0; r < rows.rows; ++r) {
-      const double most = static_cast<double>(out[r * stride]);
-      rows.max_below[r] = most > s.seed[r] || most != most ? most : s.seed[r];
+      const double most = static_cast<double>(out[r * stride]) + log_below(out[r * stride + 1]);
+      rows.lse_below[r] = most > s.seed[r] || most != most ? most : s.seed[r];
     }
     bool finite = true;
     if (p.keys_known && !seeding) {
@@ -171,7 +171,7 @@ int64_t few_rows(const AttentionParams& p, int64_t pair, const Visit* visits, in
     bool need = !finite;
     for (int64_t r = 0; r < rows.rows; ++r) {
       const double most = static_cast<double>(s.block_max[r]);
-      need = need || (most != kNothing && !(most < rows.max_below[r] + skip_log));
+      need = need || (most != kNothing && !(most < rows.lse_below[r] + skip_log));
     }
     if (!need) {
       continue;

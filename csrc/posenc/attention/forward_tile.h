@@ -13,7 +13,7 @@ template <typename T>
 struct ForwardScratch {
   Rows<T> rows;
   KeepTile<T> keep;
-  T *q_t, *scores, *out_t, *rel_key, *row_max, *row_sum, *correction, *staging;
+  T *q_t, *scores, *out_t, *rel_key, *row_max, *row_sum, *dropped, *correction, *staging;
 
   ForwardScratch(const AttentionParams& p, Arena& arena) {
     const int64_t width = Tiling::of(p).max_rows(),
@@ -26,6 +26,7 @@ struct ForwardScratch {
     rel_key = arena.take<T>(kKeyBlock);
     row_max = arena.take<T>(width);
     row_sum = arena.take<T>(width);
+    dropped = arena.take<T>(width);
     correction = arena.take<T>(width);
     staging = arena.take<T>(kRowPad * channels);
   }
@@ -40,12 +41,13 @@ struct BlockEffect {
 /// One block of keys into running maximum and sum: scores become weights relative to the new
 /// maximum, and correction[r] is what older weights of the row must be multiplied with.
 ///
-/// \param drop_log where it is finite, keys whose score is that far below their row's maximum so
-/// far may count as nothing: the skipping test of need_of with the scores themselves in place of
-/// their bound. A NaN among them is never below.
+/// \param share of a row's sum that the keys may weigh in all which count as nothing; dropped[r] is
+/// what they weigh so far, relative to the maximum. 0: every key counts. A NaN never counts as
+/// nothing.
 template <Keep keep, class Bias, typename T>
-BlockEffect softmax_block(const Rows<T>& rows, int64_t keys, T scale, T drop_log, const T* rel_key,
-                          const T* keep_tile, T* scores, T* row_max, T* row_sum, T* correction) {
+BlockEffect softmax_block(const Rows<T>& rows, int64_t keys, T scale, T share, const T* rel_key,
+                          const T* keep_tile, T* scores, T* row_max, T* row_sum, T* dropped,
+                          T* correction) {
   const int64_t width = rows.width;
   const Vec<T> nothing(-std::numeric_limits<T>::infinity()), zero(0), one(1), factor(scale);
   Vec<T> changed(0);
@@ -67,11 +69,16 @@ BlockEffect softmax_block(const Rows<T>& rows, int64_t keys, T scale, T drop_log
       x.store(at);
       block_max = at::vec::maximum(block_max, x);
     }
-    // A true lane is all ones, so no zero lane: every row of the vector is far below.
-    if ((block_max < old_max + Vec<T>(drop_log)).zero_mask() == 0) {
+    const Vec<T> old_sum = Vec<T>::loadu(row_sum + r);
+    const Vec<T> lost = at::vec::fmadd(exp_weight(block_max - old_max),
+                                       Vec<T>(static_cast<T>(keys)), Vec<T>::loadu(dropped + r));
+    // A true lane is all ones: without a zero lane, every row of the vector can do without the
+    // block.
+    if ((lost < old_sum * Vec<T>(share)).zero_mask() == 0) {
       for (int64_t t = 0; t < keys; ++t) {
         zero.store(scores + t * width + r);
       }
+      lost.store(dropped + r);
       one.store(correction + r);
       continue;
     }
@@ -86,7 +93,7 @@ BlockEffect softmax_block(const Rows<T>& rows, int64_t keys, T scale, T drop_log
       weight.store(at);
       sum = sum + weight;
     }
-    at::vec::fmadd(Vec<T>::loadu(row_sum + r), fix, sum).store(row_sum + r);
+    at::vec::fmadd(old_sum, fix, sum).store(row_sum + r);
     new_max.store(row_max + r);
     fix.store(correction + r);
     changed = changed | (fix != one);
@@ -196,6 +203,7 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
   const int64_t width = rows.width;
   fill(s.row_max, -std::numeric_limits<T>::infinity(), width);
   fill(s.row_sum, T(0), width);
+  fill(s.dropped, T(0), width);
   double first_query = rows.position[0], last_query = first_query;
   for (int64_t r = 0; r < rows.rows; ++r) {
     first_query = rows.position[r] < first_query ? rows.position[r] : first_query;
@@ -222,7 +230,7 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
     // Rows that have seen no key yet have a maximum of −infinity: any block may be theirs.
     bool open = false;
     for (int64_t r = 0; r < rows.rows; ++r) {
-      rows.max_below[r] = s.row_max[r];
+      rows.lse_below[r] = static_cast<double>(s.row_max[r]) + log_below(s.row_sum[r]);
       open = open || s.row_max[r] == -std::numeric_limits<T>::infinity();
     }
     const double norm = p.stats.norm[pair * p.key_blocks + block];
@@ -244,8 +252,8 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
       if (open) {
         // Padding queries stay open for ever; they must not make the others visit everything.
         for (int64_t r = 0; r < rows.rows; ++r) {
-          if (rows.max_below[r] == -std::numeric_limits<double>::infinity() && !s.keep.any_row[r]) {
-            rows.max_below[r] = std::numeric_limits<double>::infinity();
+          if (rows.lse_below[r] == -std::numeric_limits<double>::infinity() && !s.keep.any_row[r]) {
+            rows.lse_below[r] = std::numeric_limits<double>::infinity();
           }
         }
         if (!need_of(p, rows, block, norm, visit.far_norm).block) {
@@ -270,23 +278,23 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
     gemm(kKeyBlock, width, p.head_dim, k, ld_k, s.q_t, width, s.scores, width, false);
     relative_keys(p, rows, block, s.rel_key);
     // A value that is not finite shows even at weight 0, so its block is never dropped.
-    const T drop_log = finite ? static_cast<T>(p.skip_log()) : -std::numeric_limits<T>::infinity();
+    const T share = finite ? static_cast<T>(p.drop_share()) : T(0);
     BlockEffect effect{};
     switch (keep) {
       case Keep::kAll:
-        effect =
-            softmax_block<Keep::kAll, Bias>(rows, keys, scale, drop_log, s.rel_key, s.keep.keep,
-                                            s.scores, s.row_max, s.row_sum, s.correction);
+        effect = softmax_block<Keep::kAll, Bias>(rows, keys, scale, share, s.rel_key, s.keep.keep,
+                                                 s.scores, s.row_max, s.row_sum, s.dropped,
+                                                 s.correction);
         break;
       case Keep::kCausal:
-        effect =
-            softmax_block<Keep::kCausal, Bias>(rows, keys, scale, drop_log, s.rel_key, s.keep.keep,
-                                               s.scores, s.row_max, s.row_sum, s.correction);
+        effect = softmax_block<Keep::kCausal, Bias>(rows, keys, scale, share, s.rel_key,
+                                                    s.keep.keep, s.scores, s.row_max, s.row_sum,
+                                                    s.dropped, s.correction);
         break;
       case Keep::kTile:
-        effect =
-            softmax_block<Keep::kTile, Bias>(rows, keys, scale, drop_log, s.rel_key, s.keep.keep,
-                                             s.scores, s.row_max, s.row_sum, s.correction);
+        effect = softmax_block<Keep::kTile, Bias>(rows, keys, scale, share, s.rel_key, s.keep.keep,
+                                                  s.scores, s.row_max, s.row_sum, s.dropped,
+                                                  s.correction);
         break;
     }
     if (!effect.weighs) {

@@ -46,7 +46,7 @@ struct Rows {
   double* position;     ///< absolute
   double* coefficient;  ///< of the bias
   double* reach;        ///< |scale|·‖q‖: a score is at most this times ‖k‖
-  double* max_below;    ///< what the row's maximum is at least: skipping compares with it
+  double* lse_below;    ///< what the row's log-sum-exp is at least: skipping compares with it
   double* log_tail;
   T *rel_position, *coef;
 
@@ -57,7 +57,7 @@ struct Rows {
     position = arena.take<double>(width);
     coefficient = arena.take<double>(width);
     reach = arena.take<double>(width);
-    max_below = arena.take<double>(width);
+    lse_below = arena.take<double>(width);
     log_tail = arena.take<double>(width);
     rel_position = arena.take<T>(width);
     coef = arena.take<T>(width);
@@ -92,22 +92,22 @@ struct Need {
 };
 
 /// The test of design and proof: with score ≤ reach·norm and the bias at the block's nearest
-/// distance, each skipped key weighs less than ε/(2·keys) of the row's sum, or all keys from here
-/// on less than ε/2 together. A comparison with NaN is false, and so is one with an infinite norm:
+/// distance, each skipped key weighs less than ε/(4·keys) of the row's sum, or all keys from here
+/// on less than ε/4 together. A comparison with NaN is false, and so is one with an infinite norm:
 /// such a block is computed. `open` rows have seen no key yet; their need is not decided here.
 template <typename T>
 Need need_of(const AttentionParams& p, const Rows<T>& rows, int64_t block, double norm,
              double far_norm) {
   const double first = block_first(p, rows.batch, block), last = block_last(p, rows.batch, block);
   const double skip_log = p.skip_log();
-  const double stop_log = p.log_epsilon - std::log(4.0);
+  const double stop_log = p.stop_log();
   int64_t need = 0, beyond = 0;
   for (int64_t r = 0; r < rows.rows; ++r) {
     const double low = first - rows.position[r], high = last - rows.position[r];
     const double nearest = low > 0 ? low : high < 0 ? -high : 0.0;
     const double farthest = high > -low ? high : -low;
     const double bias = p.bias.upper(rows.coefficient[r], nearest, farthest);
-    const double most = rows.max_below[r];
+    const double most = rows.lse_below[r];
     need += !(rows.reach[r] * norm + bias < most + skip_log);
     beyond += !(rows.reach[r] * far_norm + bias < most + stop_log - rows.log_tail[r]);
   }

@@ -8,9 +8,11 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numbers>
 #include <tuple>
 #include <type_traits>
 
@@ -146,6 +148,14 @@ inline void transpose(const T* src, int64_t ld_src, int64_t rows, int64_t column
       dst[c * ld_dst + r] = src[r * ld_src + c];
     }
   }
+}
+
+/// A number that log(x) is not below, from x's exponent alone; for x ≥ 1 at most ln 2 too small.
+inline double log_below(float x) {
+  return (static_cast<int>(std::bit_cast<uint32_t>(x) >> 23) - 127) * std::numbers::ln2;
+}
+inline double log_below(double x) {
+  return (static_cast<int>(std::bit_cast<uint64_t>(x) >> 52) - 1023) * std::numbers::ln2;
 }
 
 template <typename T>
