@@ -29,6 +29,10 @@ struct FewScratch {
   }
 };
 
+/// Keys that are asked for before their turn: one thread's reading of a single stream does not fill
+/// the memory's pipe by itself.
+constexpr int64_t kRowsAhead = 24;
+
 /// Scores of all rows against one block, −infinity where a key is not allowed, and their maxima.
 template <typename S, class Bias, typename T>
 void few_scores(const AttentionParams& p, FewScratch<T>& s, int64_t block, bool restricted) {
@@ -43,6 +47,7 @@ void few_scores(const AttentionParams& p, FewScratch<T>& s, int64_t block, bool 
     load_block<S>(p.k, p.k_strides, rows.batch, rows.kv_head, block, keys, p.head_dim, s.k);
   }
   for (int64_t t = 0; t < keys; ++t) {
+    prefetch_row(k + (t + kRowsAhead) * ld, p.head_dim);
     for (int64_t r = 0; r < rows.rows; ++r) {
       s.scores[r * kKeyBlock + t] = dot(s.q + r * p.head_dim, k + t * ld, p.head_dim);
     }

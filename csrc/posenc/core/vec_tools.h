@@ -150,6 +150,15 @@ inline void transpose(const T* src, int64_t ld_src, int64_t rows, int64_t column
   }
 }
 
+/// Asks for n numbers before they are read. Any address will do, also one past the end.
+template <typename T>
+[[gnu::always_inline]] inline void prefetch_row(const T* row, int64_t n) {
+  const char* bytes = reinterpret_cast<const char*>(row);
+  for (int64_t i = 0; i < n * static_cast<int64_t>(sizeof(T)); i += 64) {
+    __builtin_prefetch(bytes + i);
+  }
+}
+
 /// A number that log(x) is not below, from x's exponent alone; for x ≥ 1 at most ln 2 too small.
 inline double log_below(float x) {
   return (static_cast<int>(std::bit_cast<uint32_t>(x) >> 23) - 127) * std::numbers::ln2;
