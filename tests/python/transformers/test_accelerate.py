@@ -275,15 +275,24 @@ def test_alibi_falls_back_to_the_model(name):
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_falcon_biases_as_its_implementation_does(implementation):
-    """Written out, Falcon adds the bias twice, with sdpa once."""
-    model, inputs = MODELS["falcon_alibi"].build(), tokens(2, 40)
+@pytest.mark.parametrize("more", [{}, {"multi_query": False, "num_attention_heads": 12}])
+def test_falcon_biases_as_it_does(implementation, more):
+    """Written out, Falcon adds the bias twice, with sdpa once; it rounds it to bfloat16, which
+    counts past 256 tokens and for slopes that are no powers of two."""
+    options = {**MODELS["falcon_alibi"].options, "hidden_size": 48, **more}
+    model = TinyModel("FalconForCausalLM", "FalconConfig", options).build(gain=1.0)
     model.set_attn_implementation(implementation)
+    inputs = tokens(2, 300)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    inputs["attention_mask"][1, :17] = 0
     with torch.no_grad():
         right = _output(model, inputs)
         with _ours(2):
             ours = _output(accelerate(model), inputs)
-    torch.testing.assert_close(ours, right, atol=1e-5, rtol=0)
+        exact = _output(accelerate(model, exact=True), inputs)
+    real = inputs["attention_mask"].bool()
+    torch.testing.assert_close(ours[real], right[real], atol=1e-5, rtol=0)
+    assert (exact - right)[real].abs().max() > 1e-3
 
 
 def test_alibi_with_masks_of_four_axes_and_holes():
@@ -488,6 +497,23 @@ def test_twice_is_once():
     assert len(swapped(model).swapped) == 2
     restore(restore(model))
     assert not swapped(model)
+
+
+def test_a_class_derived_by_other_code_is_an_error():
+    """FSDP gives a module a class derived from its class; taking ours out would lose that."""
+    model = accelerate(_llama())
+    attention = model.model.layers[1].self_attn
+    ours = type(attention)
+    attention.__class__ = type("FSDPLlamaAttention", (ours,), {})
+    for call in (accelerate, restore):
+        with pytest.raises(RuntimeError, match=r"'model\.layers\.1\.self_attn'.* undo that first"):
+            call(model)
+    attention.__class__ = ours
+    restore(model)
+    attention.__class__ = type("FSDPLlamaAttention", (type(attention),), {})
+    with _ours(4), torch.no_grad():
+        accelerate(model)(**tokens())
+    assert type(restore(model).model.layers[1].self_attn).__name__ == "FSDPLlamaAttention"
 
 
 def test_nothing_but_the_class_changes():
@@ -717,6 +743,33 @@ def test_an_unknown_function_is_left_and_named():
     assert [(entry.module, entry.function) for entry in report.left] == [("0", "rotate_strangely")]
     assert "rotate_strangely" in str(report) and "1 exchanged" in str(report)
     assert type(model[0]) is _Strange
+
+
+def _kept(function):
+    """As the package ``kernels`` keeps a function: inside a module that is called in its place."""
+
+    class Func(nn.Module):
+        def forward(self, *args, **kwargs):
+            return function(*args, **kwargs)
+
+    return Func()
+
+
+KEPT = _kept(apply_rotary)
+
+
+class _Kernelized(nn.Module):
+    def forward(self, q, k, cos, sin):
+        return KEPT(q, k, cos, sin)
+
+
+def test_a_function_that_the_package_kernels_keeps():
+    module, q = _Kernelized(), torch.randn(2, 3, 5, 8)
+    cos, sin = torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    right = module(q, q, cos, sin)
+    assert swapped(accelerate(module)).swapped[0].function == "apply_rotary"
+    with _ours(2):
+        torch.testing.assert_close(module(q, q, cos, sin), right)
 
 
 def test_calls_that_the_operator_does_not_serve_go_to_the_function():

@@ -22,7 +22,8 @@ def accelerate(model: _MODEL, exact: bool = False) -> _MODEL:
     """Lets a loaded transformers model rotate, and attend with ALiBi, by our operators.
 
     The rotation takes the model's own cos and sin, ALiBi (BLOOM, MPT, Falcon) the model's own
-    slopes: what it was trained with. ALiBi attention needs O(L) memory then. The model is changed
+    biases: what it was trained with. ALiBi attention then needs O(L) memory; its rows of padding,
+    which transformers fills with an average, are 0. The model is changed
     in place, in training and in inference, and only this model: another of the same class stays as
     it is. Weights, state dict, configuration, hooks and the names of the classes stay as well;
     copies and pickles of the model are accelerated as it is. A second call changes nothing, or
@@ -37,8 +38,8 @@ def accelerate(model: _MODEL, exact: bool = False) -> _MODEL:
         model: a model of transformers, or any module with such modules inside.
         exact: cos and sin are computed from the configuration by our rules: the angle in float64,
             rounded once, whatever the model's dtype; frequencies that depend on the length follow
-            each row's own. Slopes likewise (Falcon's are bfloat16). A module whose code and
-            configuration disagree keeps its own tables and is named in `swapped`.
+            each row's own. ALiBi is exact too (Falcon rounds its biases to bfloat16). A module
+            whose code and configuration disagree keeps its own tables; `swapped` names it.
 
     Returns:
         ``model`` itself.
@@ -47,11 +48,13 @@ def accelerate(model: _MODEL, exact: bool = False) -> _MODEL:
         ImportError: no transformers, or one that is older than 5.24.
         TypeError: ``model`` is no ``nn.Module``.
         ValueError: nothing in the model could be exchanged; the message says what was looked for.
+        RuntimeError: other code (FSDP) derived a class from an exchanged one.
     """
     _require_transformers()
     if not isinstance(model, nn.Module):
         raise TypeError(f"accelerate: expected model to be an nn.Module, got {model!r}")
     with _LOCK:
+        _check_classes("accelerate", model)
         plans = _plans(model, bool(exact))
         if not any(plan.notes for _, plan in plans):
             raise ValueError(_nothing(model, [note for _, plan in plans for note in plan.left]))
@@ -75,17 +78,12 @@ def restore(model: _MODEL) -> _MODEL:
         ``model`` itself.
 
     Raises:
-        RuntimeError: another library (FSDP) derived a class from an exchanged one.
+        RuntimeError: other code (FSDP) derived a class from an exchanged one.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"restore: expected model to be an nn.Module, got {model!r}")
     with _LOCK:
-        for name, module in model.named_modules():
-            if exchange_of(type(module)) is None and hasattr(type(module), "_posenc_exchange"):
-                raise RuntimeError(
-                    f"restore: expected module {name!r} to have the class that accelerate gave "
-                    f"it, got {type(module)}, derived from it by other code; undo that first"
-                )
+        _check_classes("restore", model)
         for module in model.modules():
             _forget(module)
             set_class(module, unwind(type(module))[0])
@@ -146,6 +144,17 @@ def _plan(module: nn.Module, exact: bool) -> _Plan:
         return _Plan(original, ("alibi",), state, notes, left)
     scan = _attention.scan(original)
     return _Plan(original, ("rotation",), {}, scan.notes, scan.left)
+
+
+def _check_classes(where: str, model: nn.Module) -> None:
+    """No exchanged class may lie below another: it could not be taken out."""
+    for name, module in model.named_modules():
+        cls = type(module)
+        if exchange_of(cls) is None and hasattr(cls, "_posenc_exchange"):
+            raise RuntimeError(
+                f"{where}: expected module {name!r} to have the class that accelerate gave it, got "
+                f"{cls}, derived from it by other code; undo that first"
+            )
 
 
 def _forget(module: nn.Module) -> None:

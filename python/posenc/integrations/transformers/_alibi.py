@@ -6,13 +6,14 @@ does not see, so `alibi_attention` needs the positions of queries and keys and w
 padding: no L x S tensor.
 
 Two classes take part: the model, whose forward hands on `Keys` in place of the mask, and the
-attention, which computes with them. What ours does not serve (attention weights as output, masks
-of four axes, packed rows, dropout of weights in training) is decided by the model at each call,
-which then runs as transformers wrote it.
+attention, which computes with them. The model decides at each call whether ours serves: for
+attention weights as output, masks of four axes, packed rows and dropout of weights in training it
+runs as transformers wrote it.
 """
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -21,76 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from ...functional import alibi_slopes
+from ._alibi_keys import Count, Keys, attend, keys_of, own_biases, places, real_tokens
 from ._rebuild import Rebuilder, called_names
 from ._swap import MAKERS, Note, exchange_of, subclass
-
-
-class Keys(NamedTuple):
-    """What the model hands to its attention modules in the place of a mask."""
-
-    offset: int | None  #: position of query 0, where there is no padding
-    q_positions: Tensor | None  #: (B or 1, L); -1 for padding, which sees nothing
-    k_positions: Tensor | None  #: (B or 1, S)
-    keep: Tensor | None  #: (B, 1, 1, S) bool, False for padding
-
-    @property
-    def ndim(self) -> int:
-        """No mask of four axes: Falcon merges its bias into one."""
-        return 0
-
-    def to(self, *args: Any, **kwargs: Any) -> "Keys":
-        """MPT asks its mask to be bool."""
-        return self
-
-
-def keys_of(
-    q_length: int, attention_mask: Tensor | None, cache: Any, by_index: bool, device: torch.device
-) -> Keys:
-    """The positions of a call.
-
-    Args:
-        attention_mask: (B, seen tokens), or None.
-        cache: transformers' own, or None.
-        by_index: a position is the place in the row, padding included (MPT); else real tokens
-            are counted (BLOOM, Falcon).
-    """
-    if cache is not None:
-        past = cache.get_query_offset(0)
-        k_length, start = cache.get_mask_sizes(q_length, 0)
-    else:
-        past, start = 0, 0
-        k_length = q_length if attention_mask is None else attention_mask.size(-1)
-    if attention_mask is None and not isinstance(past, Tensor) and start == 0:
-        return Keys(past, None, None, None)
-    index = torch.arange(start, start + k_length, device=device)
-    queries = torch.arange(q_length, device=device) + past
-    if attention_mask is None:
-        return Keys(None, queries[None], index[None], None)
-    real = attention_mask.to(device=device, dtype=torch.bool)
-    if real.size(-1) < start + k_length:  # a static cache has room that is not written yet
-        real = nn.functional.pad(real, (0, start + k_length - real.size(-1)))
-    if by_index:
-        positions = torch.arange(real.size(-1), device=device).expand(real.shape)
-    else:
-        positions = torch.ops.posenc.positions_from_mask(real)
-    positions = positions.masked_fill(~real, -1)
-    return Keys(
-        None,
-        positions.index_select(1, queries),
-        positions[:, start : start + k_length],
-        real[:, None, None, start : start + k_length],
-    )
-
-
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, slopes: list[float], scale: float, keys: Keys
-) -> Tensor:
-    """(B, L, H D) from q (B, H, L, D)."""
-    out, _ = torch.ops.posenc.alibi_attention(
-        q, k, v, slopes, keys.keep, True, scale, keys.offset, keys.q_positions, keys.k_positions
-    )
-    return out.transpose(1, 2).flatten(2)
-
 
 # ------------------------------------------------------------------ the attention of each model
 
@@ -98,7 +32,7 @@ def _attend(
 def _bloom(scope: dict[str, Any]) -> Callable[..., Any]:
     dropout_add = scope["dropout_add"]
 
-    def attend(
+    def attention(
         self: nn.Module,
         hidden_states: Tensor,
         residual: Tensor,
@@ -109,15 +43,15 @@ def _bloom(scope: dict[str, Any]) -> Callable[..., Any]:
         q, k, v = self._reshape(self.query_key_value(hidden_states))
         if layer_past is not None:
             k, v = layer_past.update(k, v, self.layer_idx)
-        context = _attend(q, k, v, self._posenc_slopes, self.inv_norm_factor, attention_mask)
+        context = attend(q, k, v, self._posenc_slopes, self.inv_norm_factor, attention_mask)
         out = self.dense(context)
         return dropout_add(out, residual, self.hidden_dropout, self.training), None
 
-    return attend
+    return attention
 
 
 def _mpt(scope: dict[str, Any]) -> Callable[..., Any]:
-    def attend(
+    def attention(
         self: nn.Module,
         hidden_states: Tensor,
         attention_mask: Keys,
@@ -131,14 +65,14 @@ def _mpt(scope: dict[str, Any]) -> Callable[..., Any]:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if cache is not None:
             k, v = cache.update(k, v, self.layer_idx)
-        context = _attend(q, k, v, self._posenc_slopes, self.softmax_scale, attention_mask)
+        context = attend(q, k, v, self._posenc_slopes, self.softmax_scale, attention_mask)
         return self.out_proj(context), None
 
-    return attend
+    return attention
 
 
 def _falcon(scope: dict[str, Any]) -> Callable[..., Any]:
-    def attend(
+    def attention(
         self: nn.Module,
         hidden_states: Tensor,
         attention_mask: Keys,
@@ -149,13 +83,21 @@ def _falcon(scope: dict[str, Any]) -> Callable[..., Any]:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         if layer_past is not None:
             k, v = layer_past.update(k, v, self.layer_idx)
-        # Falcon scales its bias with the scores; written out, as under "eager", it adds it twice.
-        scale = self.inv_norm_factor
-        twice = not self._posenc_exact and self.config._attn_implementation == "eager"
-        slopes = [slope * scale * (2 if twice else 1) for slope in self._posenc_slopes]
-        return self.dense(_attend(q, k, v, slopes, scale, attention_mask)), None
+        scale = self.inv_norm_factor  # of the bias as well
+        slopes = [slope * scale for slope in self._posenc_slopes]
+        return self.dense(attend(q, k, v, slopes, scale, attention_mask)), None
 
-    return attend
+    return attention
+
+
+def _falcon_biases(scope: dict[str, Any], config: Any) -> Count:
+    """Falcon rounds slope, position and their product to bfloat16, and adds the result, scaled as
+    the scores are: once with sdpa, twice where it is written out."""
+    times = 2 if config._attn_implementation == "eager" else 1
+    scale = times / math.sqrt(config.hidden_size // config.num_attention_heads)
+    return functools.partial(
+        own_biases, build=scope["build_alibi_tensor"], heads=config.num_attention_heads, scale=scale
+    )
 
 
 def _bloom_slopes(scope: dict[str, Any], heads: int) -> list[float]:
@@ -175,7 +117,9 @@ class _Family(NamedTuple):
     attend: Callable[[dict[str, Any]], Callable[..., Any]]
     slopes: Callable[[dict[str, Any], int], list[float]]
     heads: str  #: name of the attention's number of heads
-    by_index: bool
+    count: Count  #: its positions
+    #: Where it rounds its biases: they instead, unless exact ones are asked for.
+    biases: Callable[[dict[str, Any], Any], Count] | None
     dropout: Callable[[nn.Module], float]  #: of the weights, from the model
     uses_alibi: Callable[[Any], bool]  #: from the configuration
     needs: tuple[str, ...]  #: names that the attention's forward has to use
@@ -188,7 +132,8 @@ _FAMILIES = (
         _bloom,
         _bloom_slopes,
         "num_heads",
-        False,
+        real_tokens,
+        None,
         lambda model: max((b.self_attention.attention_dropout.p for b in model.h), default=0.0),
         lambda config: not (config.pretraining_tp > 1 and config.slow_but_exact),
         ("_reshape", "baddbmm", "inv_norm_factor", "dropout_add"),
@@ -199,7 +144,8 @@ _FAMILIES = (
         _mpt,
         _mpt_slopes,
         "n_heads",
-        True,
+        places,
+        None,
         lambda model: max((b.attn.attn_dropout_p for b in model.blocks), default=0.0),
         lambda config: True,
         ("Wqkv", "clip_qkv", "softmax_scale", "out_proj"),
@@ -210,7 +156,8 @@ _FAMILIES = (
         _falcon,
         _bloom_slopes,
         "num_heads",
-        False,
+        real_tokens,
+        _falcon_biases,
         lambda model: max((b.self_attention.attention_dropout.p for b in model.h), default=0.0),
         lambda config: bool(config.alibi),
         ("_split_heads", "inv_norm_factor", "dense"),
@@ -253,7 +200,7 @@ def state(module: nn.Module, original: type, exact: bool) -> dict[str, Any]:
     """What an exchanged module has to know."""
     found = _family(original)
     if found is None or found[1]:
-        return {}
+        return {"_posenc_exact": exact}
     family, heads = found[0], getattr(module, found[0].heads)
     with torch.no_grad(), torch.device("cpu"):
         slopes = family.slopes(_scope(original), heads)
@@ -301,18 +248,9 @@ def _attention_class(cls: type, family: _Family) -> type | None:
 
 def _model_class(cls: type, family: _Family) -> type | None:
     plain: Any = cls.forward
-    causal_mask = _scope(cls).get("create_causal_mask")
-
-    def keys(
-        inputs_embeds: Tensor, attention_mask: Tensor | None, cache: Any = None, **kwargs: Any
-    ) -> Keys:
-        return keys_of(
-            inputs_embeds.size(1), attention_mask, cache, family.by_index, inputs_embeds.device
-        )
-
-    rebuilder = Rebuilder(lambda value: keys if value is causal_mask else None)
-    exchanged = rebuilder.function(plain) if causal_mask is not None else None
-    if not isinstance(exchanged, FunctionType):
+    scope = _scope(cls)
+    calls = {exact: _with_keys(plain, scope, family, exact) for exact in (False, True)}
+    if None in calls.values():
         return None
     names = tuple(inspect.signature(plain).parameters)[1:]
 
@@ -320,11 +258,32 @@ def _model_class(cls: type, family: _Family) -> type | None:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False))
         given.update(kwargs)
-        call = exchanged if _serves(self, family, given) else plain
+        call = calls[self._posenc_exact] if _serves(self, family, given) else plain
         return call(self, *args, **kwargs)
 
     note = Note("alibi", "create_causal_mask", "positions in place of a mask")
     return subclass(cls, "alibi", {"forward": forward}, (note,))
+
+
+def _with_keys(
+    plain: Any, scope: dict[str, Any], family: _Family, exact: bool
+) -> FunctionType | None:
+    """The model's forward with `Keys` in the place of its mask."""
+    causal_mask = scope.get("create_causal_mask")
+    biases = None if exact else family.biases
+
+    def keys(
+        config: Any,
+        inputs_embeds: Tensor,
+        attention_mask: Tensor | None,
+        cache: Any = None,
+        **kwargs: Any,
+    ) -> Keys:
+        count = family.count if biases is None else biases(scope, config)
+        return keys_of(inputs_embeds, attention_mask, cache, count, biases is not None)
+
+    rebuilder = Rebuilder(lambda value: keys if value is causal_mask else None)
+    return None if causal_mask is None else rebuilder.function(plain)
 
 
 def _serves(model: nn.Module, family: _Family, given: dict[str, Any]) -> bool:

@@ -218,7 +218,9 @@ def probe(function: Any) -> Rotation | None:
     if signature is None or len(signature.tensors) not in (1, 2):
         return None
     with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.device("cpu"):
-        prober = _Prober(function, signature)
+        # A hub kernel may stand in for what a module keeps; the function says what it stands for.
+        plain = python_function(function) if isinstance(function, nn.Module) else function
+        prober = _Prober(plain, signature)
         plan = dict(prober.plan())
         if not plan:
             return None
