@@ -126,14 +126,24 @@ RopeDict rope_dict(DictReader& reader, const LayerType& layer_type, const ModelR
   return dict;
 }
 
-int64_t head_width(DictReader& reader) {
-  const auto head_dim = reader.whole("head_dim"), channels = reader.whole("kv_channels");
-  if (head_dim || channels) {
-    return head_dim ? *head_dim : *channels;
+/// The first that is there, under the names that models give it.
+std::optional<int64_t> first_whole(DictReader& reader, std::initializer_list<const char*> keys) {
+  std::optional<int64_t> result;
+  for (const char* key : keys) {
+    const auto value = reader.whole(key);
+    result = result ? result : value;
   }
-  auto hidden = reader.whole("hidden_size"), heads = reader.whole("num_attention_heads");
-  hidden = hidden ? hidden : reader.whole("n_embd");
-  heads = heads ? heads : reader.whole("n_head");
+  return result;
+}
+
+int64_t head_width(DictReader& reader) {
+  const auto head = first_whole(reader, {"head_dim", "attention_head_dim", "kv_channels"});
+  if (head.has_value()) {
+    return *head;
+  }
+  const auto hidden = first_whole(reader, {"hidden_size", "n_embd", "d_model"});
+  const auto heads = first_whole(
+      reader, {"num_attention_heads", "n_head", "n_heads", "decoder_num_attention_heads"});
   TORCH_CHECK_VALUE(hidden && heads, kWhere,
                     "head_dim, or hidden_size and num_attention_heads, got hidden_size ",
                     hidden.value_or(0), ", num_attention_heads ", heads.value_or(0));
@@ -239,7 +249,10 @@ RotaryPositionalEmbeddingOptions RotaryPositionalEmbeddingOptions::from_dict(
   RopeDict flat = text_config(config);
   apply_layer_settings(flat, layer_type);
   DictReader reader(flat, kWhere);
-  const ModelRope model = rotary::model_rope(reader.word("model_type").value_or(""));
+  const std::string model_type = reader.word("model_type").value_or("");
+  const ModelRope model = rotary::model_rope(model_type);
+  TORCH_CHECK_VALUE(model.not_served.empty(), kWhere, "a model with RoPE over one series of ",
+                    "positions, got model_type '", model_type, "': ", model.not_served);
 
   bool nested = false;
   RopeScaling scaling = RopeScaling::from_dict(rope_dict(reader, layer_type, model, nested));
@@ -257,12 +270,19 @@ RotaryPositionalEmbeddingOptions RotaryPositionalEmbeddingOptions::from_dict(
   if (layout == Layout::pairs_to_halves && options.interleaved()) {
     options.interleaved_out(false);
   }
-  const auto longest = reader.whole("max_position_embeddings");
+  auto longest = scaling.max_position_embeddings;
+  const auto outer = first_whole(
+      reader, {"max_position_embeddings", "n_positions", "model_max_length", "max_seq_len"});
+  longest = longest ? longest : outer;
+  const bool needs_length = scaling.is_yarn() || scaling.type == "longrope" ||
+                            scaling.type == "llama3" || scaling.depends_on_length();
+  TORCH_CHECK_VALUE(!needs_length || longest || scaling.original_max_position_embeddings, kWhere,
+                    "max_position_embeddings or original_max_position_embeddings (rope_type '",
+                    scaling.type, "' follows the trained length), got None for both");
   options.rotary_start(width.start)
       .rotary_dim(width.rotated)
       .inverse(reader.flag("inverse").value_or(model.inverse))
-      .max_seq_len(
-          scaling.max_position_embeddings.value_or(longest.value_or(options.max_seq_len())))
+      .max_seq_len(longest.value_or(options.max_seq_len()))
       .base(*scaling.rope_theta)
       .scaling(scaling);
   if (model.unit_attention_factor) {
@@ -300,13 +320,14 @@ RopeDict RotaryPositionalEmbeddingOptions::to_dict() const {
 
 const std::vector<std::string>& RotaryPositionalEmbeddingOptions::dict_keys() {
   static const auto* keys = new std::vector<std::string>{
-      "model_type", "head_dim", "kv_channels", "qk_rope_head_dim", "hidden_size",
-      "num_attention_heads", "n_embd", "n_head", "max_position_embeddings",
-      "original_max_position_embeddings", "rope_parameters", "rope_scaling", "rope_theta",
-      "default_theta", "global_rope_theta", "local_rope_theta", "rope_local_base_freq",
-      "swa_rope_theta", "compress_rope_theta", "rotary_emb_base", "partial_rotary_factor",
-      "rotary_pct", "rotary_dim", "rope_interleave", "per_layer_config", "text_config",
-      "thinker_config", "language_config", "llm_config",
+      "model_type", "head_dim", "kv_channels", "attention_head_dim", "qk_rope_head_dim",
+      "hidden_size", "n_embd", "d_model", "num_attention_heads", "n_head", "n_heads",
+      "decoder_num_attention_heads", "max_position_embeddings", "n_positions", "model_max_length",
+      "max_seq_len", "original_max_position_embeddings", "rope_parameters", "rope_scaling",
+      "rope_theta", "default_theta", "global_rope_theta", "local_rope_theta",
+      "rope_local_base_freq", "swa_rope_theta", "compress_rope_theta", "rotary_emb_base",
+      "partial_rotary_factor", "rotary_pct", "rotary_dim", "rope_interleave", "per_layer_config",
+      "text_config", "thinker_config", "language_config", "llm_config",
       // What to_dict writes beside them:
       "interleaved", "interleaved_out", "inverse", "rotary_start", "seq_dim", "axes",
       "attention_factor"};

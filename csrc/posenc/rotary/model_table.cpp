@@ -34,7 +34,6 @@ std::map<std::string, ModelRope> make_table() {
         "glm",
         "glm4",
         "glm4v_text",
-        "glm_image_text",
         "glm_ocr_text",
         "gptj",
         "helium",
@@ -47,9 +46,9 @@ std::map<std::string, ModelRope> make_table() {
         "pe_audio_video_encoder",
         "pe_video_encoder"},
        [](ModelRope& m) { m.layout = Layout::pairs; });
-  each({"axk1", "axk2", "bailing_hybrid", "deepseek_v3", "deepseek_v32", "dots3_note_audio_encoder",
-        "dots3_note_text", "glm4_moe_lite", "glm_moe_dsa", "longcat_flash", "mistral4",
-        "mistral_large4_text", "youtu"},
+  each({"axk1", "axk2", "bailing_hybrid", "deepseek_v3", "deepseek_v32", "dots3_note_text",
+        "glm4_moe_lite", "glm_moe_dsa", "longcat_flash", "mistral4", "mistral_large4_text",
+        "qwen2_5_omni_dit", "sarvam_mla", "youtu"},
        [](ModelRope& m) { m.layout = Layout::pairs_to_halves; });
 
   each({"qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text", "qwen2_5_omni_talker",
@@ -88,6 +87,12 @@ std::map<std::string, ModelRope> make_table() {
     m.unit_attention_factor = true;
   });
   each({"nanochat"}, [](ModelRope& m) { m.inverse = true; });
+
+  each({"dinov3_vit", "eomt_dinov3", "llama4_vision_model", "sapiens2"}, [](ModelRope& m) {
+    m.not_served = "a vision tower's positions have rows and columns (AxialRotaryEmbedding)";
+  });
+  each({"clvp_encoder"},
+       [](ModelRope& m) { m.not_served = "its width and theta are numbers in the model's code"; });
 
   const std::map<double, Names> thetas = {
       {1e3, {"nomic_bert"}},

@@ -25,6 +25,8 @@ struct ModelRope {
   bool inverse = false;
   /// A is 1 whatever the scaling.
   bool unit_attention_factor = false;
+  /// Why the model's configuration describes no RoPE of one series of positions; empty: it does.
+  std::string not_served;
 };
 
 /// By a configuration's `model_type`; a model that is not in the table is as Llama: halves, one

@@ -124,6 +124,8 @@ RopeScaling RopeScaling::from_dict(const RopeDict& dict) {
   s.rope_theta = reader.number("rope_theta", 0);
   s.partial_rotary_factor = reader.number("partial_rotary_factor", 0);
   read_model_keys(reader, s);
+  // A dictionary of YaRN says its factor, if only as None (then it is the ratio of the lengths).
+  require(reader, "factor", s.type != "yarn" || reader.has("factor"));
   if (s.type != "default") {
     const bool any = s.type == "proportional" || s.type == "ntk";
     s.factor = reader.number("factor", any ? 0 : 1, !any);
@@ -133,7 +135,13 @@ RopeScaling RopeScaling::from_dict(const RopeDict& dict) {
   }
   if (s.type == "dynamic" || s.type == "longrope" || s.type == "llama3" || s.is_yarn() ||
       s.llama_4_scaling_beta.has_value()) {
+    const bool given = reader.has("original_max_position_embeddings");
     s.original_max_position_embeddings = reader.whole("original_max_position_embeddings");
+    // Left out it is the model's longest length; a None is a mistake.
+    TORCH_CHECK_VALUE(!given || s.original_max_position_embeddings.has_value() ||
+                          (s.type != "yarn" && s.type != "llama3"),
+                      reader.where(),
+                      "original_max_position_embeddings to be a whole number > 0, got None");
   }
   if (s.type == "dynamic") {
     s.alpha = reader.number("alpha", 0);
@@ -197,6 +205,7 @@ RopeDict RopeScaling::to_dict() const {
   put_list("mrope_section", mrope_section);
   put_list("xdrope_section", xdrope_section);
   if (is_yarn()) {
+    dict.try_emplace("factor");  // None: from the lengths
     dict["beta_fast"] = beta_fast;
     dict["beta_slow"] = beta_slow;
     dict["truncate"] = truncate;
@@ -217,6 +226,8 @@ void RopeScaling::check(int64_t dim, std::optional<int64_t> max_position_embeddi
   }
   if (type == "dynamic") {
     TORCH_CHECK_VALUE(dim > 2, where, "more than 2 rotated channels, got ", dim);
+    TORCH_CHECK_VALUE(dim % 2 == 0 || !depends_on_length(), where,
+                      "an even number of rotated channels, got ", dim);
   }
   const bool needs_length =
       is_yarn() || type == "longrope" || type == "llama3" || depends_on_length();

@@ -64,6 +64,22 @@ TEST(RotaryConfig, RefusesWhatNobodyReads) {
   }
 }
 
+TEST(RotaryConfig, RefusesModelsAndLengthsThatItWouldHaveToGuess) {
+  const RopeDict dynamic{{"rope_type", Words("dynamic")}, {"factor", 2.0}};
+  const std::vector<std::pair<RopeDict, std::string>> wrong = {
+      {{{"model_type", Words("dinov3_vit")}, {"head_dim", int64_t{64}}}, "dinov3_vit"},
+      {{{"head_dim", int64_t{64}}, {"rope_parameters", dynamic}}, "max_position_embeddings"},
+  };
+  for (const auto& [config, word] : wrong) {
+    try {
+      Options::from_dict(config);
+      ADD_FAILURE() << "no error: " << word;
+    } catch (const c10::ValueError& error) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(RotaryConfig, WritesWhatItReads) {
   Options options(32);
   options.rotary_dim(16).rotary_start(8).interleaved(false).base(500.0).axes(

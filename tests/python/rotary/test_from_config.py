@@ -453,7 +453,7 @@ REFUSED = {
     "theta 0": ({"rope_theta": 0}, ("rope_theta", "0")),
     "yarn without lengths": (
         {"rope_type": "yarn", "factor": None, "original_max_position_embeddings": None},
-        ("factor",),
+        ("original_max_position_embeddings", "None"),
     ),
     "betas": (trained("yarn", 1024, 4.0, beta_fast=1, beta_slow=32), ("beta_fast", "32")),
     "negative factor": (
