@@ -53,7 +53,7 @@ class Rebuilder:
             return None
         if function in self._functions:
             return self._functions[function]
-        self._functions[function] = None  # a function that calls itself ends here
+        self._functions[function] = None  # ends the search in one that calls itself
         inner = function.__dict__.get("__wrapped__")
         cells = self._cells(function)
         names = self._globals(function)
@@ -77,6 +77,8 @@ class Rebuilder:
         new = FunctionType(
             function.__code__, scope, function.__name__, function.__defaults__, cells
         )
+        if names and scope.get(function.__name__) is function:
+            scope[function.__name__] = new  # it may call itself
         new.__kwdefaults__ = function.__kwdefaults__
         new.__dict__.update(function.__dict__)
         for name in ("__module__", "__qualname__", "__doc__", "__annotations__"):
