@@ -274,6 +274,17 @@ def test_alibi_falls_back_to_the_model(name):
         model(**inputs)
 
 
+def test_alibi_where_one_layer_is_restored():
+    model, inputs = MODELS["bloom"].build(), tokens()
+    with torch.no_grad():
+        right = _output(model, inputs)
+        restore(accelerate(model).transformer.h[1])
+        with _theirs():
+            assert torch.equal(_output(model, inputs), right)
+        with _ours(2):
+            _output(accelerate(model), inputs)
+
+
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("more", [{}, {"multi_query": False, "num_attention_heads": 12}])
 def test_falcon_biases_as_it_does(implementation, more):

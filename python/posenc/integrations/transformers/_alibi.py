@@ -120,7 +120,8 @@ class _Family(NamedTuple):
     count: Count  #: its positions
     #: Where it rounds its biases: they instead, unless exact ones are asked for.
     biases: Callable[[dict[str, Any], Any], Count] | None
-    dropout: Callable[[nn.Module], float]  #: of the weights, from the model
+    attentions: Callable[[nn.Module], list[nn.Module]]  #: of the model
+    dropout: Callable[[nn.Module], float]  #: of an attention's weights
     uses_alibi: Callable[[Any], bool]  #: from the configuration
     needs: tuple[str, ...]  #: names that the attention's forward has to use
 
@@ -134,7 +135,8 @@ _FAMILIES = (
         "num_heads",
         real_tokens,
         None,
-        lambda model: max((b.self_attention.attention_dropout.p for b in model.h), default=0.0),
+        lambda model: [block.self_attention for block in model.h],
+        lambda attention: attention.attention_dropout.p,
         lambda config: not (config.pretraining_tp > 1 and config.slow_but_exact),
         ("_reshape", "baddbmm", "inv_norm_factor", "dropout_add"),
     ),
@@ -146,7 +148,8 @@ _FAMILIES = (
         "n_heads",
         places,
         None,
-        lambda model: max((b.attn.attn_dropout_p for b in model.blocks), default=0.0),
+        lambda model: [block.attn for block in model.blocks],
+        lambda attention: attention.attn_dropout_p,
         lambda config: True,
         ("Wqkv", "clip_qkv", "softmax_scale", "out_proj"),
     ),
@@ -158,7 +161,8 @@ _FAMILIES = (
         "num_heads",
         real_tokens,
         _falcon_biases,
-        lambda model: max((b.self_attention.attention_dropout.p for b in model.h), default=0.0),
+        lambda model: [block.self_attention for block in model.h],
+        lambda attention: attention.attention_dropout.p,
         lambda config: bool(config.alibi),
         ("_split_heads", "inv_norm_factor", "dense"),
     ),
@@ -234,12 +238,12 @@ def _attention_class(cls: type, family: _Family) -> type | None:
     plain: Any = cls.forward
     if not set(family.needs) <= set(called_names(inspect.unwrap(plain).__code__)):
         return None
-    attend = family.attend(_scope(cls))
+    ours = family.attend(_scope(cls))
 
     @functools.wraps(plain)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if isinstance(kwargs.get("attention_mask"), Keys):
-            return attend(self, *args, **kwargs)
+            return ours(self, *args, **kwargs)
         return plain(self, *args, **kwargs)
 
     note = Note("alibi", "forward", "distances in place of a bias")
@@ -299,7 +303,12 @@ def _serves(model: nn.Module, family: _Family, given: dict[str, Any]) -> bool:
         return False
     if not getattr(config, "is_causal", True) or not family.uses_alibi(config):
         return False
-    return not model.training or family.dropout(model) == 0
+    for attention in family.attentions(model):
+        if "_posenc_slopes" not in vars(attention):  # restored by itself
+            return False
+        if model.training and family.dropout(attention) > 0:
+            return False
+    return True
 
 
 def _caches(model: nn.Module, given: dict[str, Any]) -> bool:
