@@ -127,7 +127,8 @@ TORCH_LIBRARY_FRAGMENT(posenc, m) {
   m.def("rope_axes(str arrangement, int[] sections, int? n=None) -> int[]",
         [](std::string_view arrangement, c10::IntArrayRef sections, std::optional<int64_t> n) {
           return rope_axes(std::string(arrangement), sections.vec(), n);
-        });
+        },
+        {at::Tag::pt2_compliant_tag});
 }
 
 }  // namespace posenc
