@@ -21,4 +21,8 @@
 #include <posenc/rotary/axial_module.h>
 #include <posenc/rotary/grid_positions.h>
 #include <posenc/rotary/rotary.h>
+#include <posenc/rotary/rotary_cache.h>
 #include <posenc/rotary/rotary_module.h>
+#include <posenc/rotary/rotary_qk.h>
+#include <posenc/rotary/rotary_qkv.h>
+#include <posenc/rotary/rotary_weights.h>

@@ -2,11 +2,44 @@
 #include "rope_value_caster.h"
 
 #include <posenc/rotary/rotary_module.h>
+#include <posenc/rotary/rotary_qk.h>
 #include <pybind11/stl.h>
 
 namespace posenc::python {
 
+namespace {
+
+using Ids = const std::optional<at::Tensor>&;
+using Axes = const std::optional<std::vector<int64_t>>&;
+
+at::OptionalIntArrayRef ref(Axes axes) {
+  return axes ? at::OptionalIntArrayRef(at::IntArrayRef(*axes)) : std::nullopt;
+}
+
+at::Tensor rotate_one(const at::Tensor& x, const std::vector<double>& inv_freq, Ids position_ids,
+                      int64_t offset, int64_t seq_dim, bool interleaved,
+                      std::optional<bool> interleaved_out, int64_t rotary_start,
+                      double attention_factor, Axes axes, bool inverse) {
+  return rotary_embedding(x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
+                          rotary_start, attention_factor, ref(axes), inverse);
+}
+
+std::tuple<at::Tensor, at::Tensor> rotate_both(
+    const at::Tensor& q, const at::Tensor& k, const std::vector<double>& inv_freq, Ids position_ids,
+    int64_t offset, int64_t seq_dim, bool interleaved, std::optional<bool> interleaved_out,
+    int64_t rotary_start, double attention_factor, Axes axes, bool inverse) {
+  return rotary_embedding_qk(q, k, inv_freq, position_ids, offset, seq_dim, interleaved,
+                             interleaved_out, rotary_start, attention_factor, ref(axes), inverse);
+}
+
+}  // namespace
+
 void bind_rotary(py::module& m) {
+  // The operators, past torch.ops' own reading of arguments, which takes as long as the rotation of
+  // a decoded token. For the layers, in eager mode.
+  m.def("rotary_embedding", &rotate_one, WithoutGil());
+  m.def("rotary_embedding_qk", &rotate_both, WithoutGil());
+
   m.def("rope_inv_freq", &rope_inv_freq, py::arg("dim"), py::arg("base") = 10000.0);
   m.def("yarn_mscale", &yarn_mscale, py::arg("scale"), py::arg("mscale") = 1.0);
 
@@ -27,6 +60,7 @@ void bind_rotary(py::module& m) {
       .def_readonly("long_inv_freq", &RopeFrequencies::long_inv_freq)
       .def_readonly("trained_length", &RopeFrequencies::trained_length);
 
+  using nn::InvFreq;
   using Rope = nn::RotaryPositionalEmbeddingImpl;
   using RopeOptions = nn::RotaryPositionalEmbeddingOptions;
   py::class_<RopeOptions>(m, "RotaryPositionalEmbeddingOptions")
@@ -59,10 +93,29 @@ void bind_rotary(py::module& m) {
            py::arg("offset") = 0, WithoutGil())
       .def("rotate", &Rope::rotate, py::arg("q"), py::arg("k"),
            py::arg("position_ids") = py::none(), py::arg("offset") = 0, WithoutGil())
+      .def_property_readonly("attention_factor",
+                             [](const Rope& rope) { return rope.frequencies.attention_factor; })
+      .def("rotate_packed", &Rope::rotate_packed, py::arg("qkv"),
+           py::arg("n_kv_heads") = py::none(), py::arg("position_ids") = py::none(),
+           py::arg("offset") = 0, WithoutGil())
+      // Tensors first: one of a single number passes for an int.
+      .def("inv_freq_at", py::overload_cast<const at::Tensor&>(&Rope::inv_freq_at, py::const_),
+           py::arg("lengths"))
+      .def("inv_freq_at", py::overload_cast<int64_t>(&Rope::inv_freq_at, py::const_),
+           py::arg("length"))
+      .def("shift",
+           py::overload_cast<const at::Tensor&, const at::Tensor&, const std::optional<InvFreq>&>(
+               &Rope::shift, py::const_),
+           py::arg("keys"), py::arg("delta"), py::arg("inv_freq") = py::none(), WithoutGil())
+      .def("shift",
+           py::overload_cast<const at::Tensor&, int64_t, const std::optional<InvFreq>&>(
+               &Rope::shift, py::const_),
+           py::arg("keys"), py::arg("delta"), py::arg("inv_freq") = py::none(), WithoutGil())
+      .def("re_rotate", &Rope::re_rotate, py::arg("keys"), py::arg("old_inv_freq"),
+           py::arg("new_inv_freq") = py::none(), py::arg("position_ids") = py::none(),
+           py::arg("offset") = 0, py::arg("old_attention_factor") = py::none(), WithoutGil())
       .def("apply_rotary_pos_emb", &Rope::apply_rotary_pos_emb, py::arg("x"),
-           py::arg("seq_len") = py::none(), py::arg("offset") = 0, WithoutGil())
-      .def("shift", &Rope::shift, py::arg("k"), py::arg("delta"), py::arg("deltas") = py::none(),
-           WithoutGil());
+           py::arg("seq_len") = py::none(), py::arg("offset") = 0, WithoutGil());
 
   using Long = nn::LongSequenceRoPEImpl;
   using LongOptions = nn::LongSequenceRoPEOptions;

@@ -8,6 +8,7 @@
 #include <ATen/ops/zeros.h>
 #include <posenc/core/dispatch.h>
 #include <posenc/rotary/rotary_module.h>
+#include <posenc/rotary/rotary_qk.h>
 
 #include <limits>
 #include <ostream>
@@ -67,13 +68,11 @@ at::Tensor RoPEAttentionImpl::run(const at::Tensor& x, KVCache* cache,
 
   const at::Tensor positions = detail::new_positions(x, inputs);
   const int64_t offset = inputs.offset + (positions.defined() ? 0 : cached);
-  const auto rotate = [&](const at::Tensor& heads) {
-    return rotary_embedding(heads, inv_freq, core::optional_of(positions), offset, /*seq_dim=*/2,
-                            options.interleaved());
-  };
-  const at::Tensor q = rotate(detail::split_heads(query_proj(x), options.n_heads()));
-  at::Tensor k = rotate(detail::split_heads(key_proj(x), kv_heads)),
-             v = detail::split_heads(value_proj(x), kv_heads);
+  auto [q, k] = rotary_embedding_qk(detail::split_heads(query_proj(x), options.n_heads()),
+                                    detail::split_heads(key_proj(x), kv_heads), inv_freq,
+                                    core::optional_of(positions), offset, /*seq_dim=*/2,
+                                    options.interleaved());
+  at::Tensor v = detail::split_heads(value_proj(x), kv_heads);
   if (cache != nullptr) {
     cache->append(k, v, at::Tensor(), /*track_norms=*/false);
     k = cache->keys();

@@ -109,7 +109,8 @@ at::Tensor positions_from_mask_impl(const at::Tensor& mask) {
   return mask.ne(0).to(at::kLong).cumsum(-1).sub(1).clamp_min(0);
 }
 
-at::Tensor positions_from_cu_seqlens_impl(const at::Tensor& cu_seqlens, c10::SymInt total) {
+at::Tensor positions_from_cu_seqlens_impl(const at::Tensor& cu_seqlens, c10::SymInt total,
+                                          const std::optional<at::Tensor>& offsets) {
   TORCH_CHECK_VALUE(cu_seqlens.dim() == 1 && cu_seqlens.sym_size(0) >= 1,
                     "positions_from_cu_seqlens: expected cu_seqlens of shape (documents + 1), got ",
                     cu_seqlens.sym_sizes());
@@ -120,7 +121,19 @@ at::Tensor positions_from_cu_seqlens_impl(const at::Tensor& cu_seqlens, c10::Sym
   at::Tensor token = at::arange(at::Scalar(total), bounds.options());
   // right=true: the number of bounds ≤ token, so the document's own start is the one before.
   at::Tensor document = at::searchsorted(bounds, token, /*out_int32=*/false, /*right=*/true).sub(1);
-  return token - bounds.index_select(0, document.clamp_min(0));
+  at::Tensor start = bounds;  // the token that is at position 0, had it come in this row
+  if (offsets.has_value()) {
+    const c10::SymInt documents = bounds.sym_size(0) - 1;
+    TORCH_CHECK_TYPE(c10::isIntegralType(offsets->scalar_type(), false),
+                     "positions_from_cu_seqlens: expected offsets of an integer dtype, got ",
+                     offsets->scalar_type());
+    TORCH_CHECK_VALUE(offsets->dim() == 1 && offsets->sym_size(0) == documents,
+                      "positions_from_cu_seqlens: expected offsets of shape (", documents,
+                      "), one a document, got ", offsets->sym_sizes());
+    // Past the last document there is none.
+    start = bounds - at::cat({offsets->to(bounds.options()), bounds.new_zeros({1})});
+  }
+  return token - start.index_select(0, document.clamp_min(0));
 }
 
 at::Tensor positions_from_documents_impl(const at::Tensor& document_ids) {
@@ -167,8 +180,9 @@ at::Tensor positions_for_context_parallel_impl(c10::SymInt length, int64_t rank,
 TORCH_LIBRARY_FRAGMENT(posenc, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   m.def("positions_from_mask(Tensor mask) -> Tensor", positions_from_mask_impl, tags);
-  m.def("positions_from_cu_seqlens(Tensor cu_seqlens, SymInt total) -> Tensor",
-        positions_from_cu_seqlens_impl, tags);
+  m.def(
+      "positions_from_cu_seqlens(Tensor cu_seqlens, SymInt total, Tensor? offsets=None) -> Tensor",
+      positions_from_cu_seqlens_impl, tags);
   m.def("positions_from_documents(Tensor document_ids) -> Tensor", positions_from_documents_impl,
         tags);
   m.def("positions_from_offsets(Tensor offsets, SymInt length) -> Tensor",
@@ -185,8 +199,9 @@ TORCH_LIBRARY_FRAGMENT(posenc, m) {
 at::Tensor positions_from_mask(const at::Tensor& mask) {
   return core::positions_from_mask_impl(mask);
 }
-at::Tensor positions_from_cu_seqlens(const at::Tensor& cu_seqlens, c10::SymInt total) {
-  return core::positions_from_cu_seqlens_impl(cu_seqlens, std::move(total));
+at::Tensor positions_from_cu_seqlens(const at::Tensor& cu_seqlens, c10::SymInt total,
+                                     const std::optional<at::Tensor>& offsets) {
+  return core::positions_from_cu_seqlens_impl(cu_seqlens, std::move(total), offsets);
 }
 at::Tensor positions_from_documents(const at::Tensor& document_ids) {
   return core::positions_from_documents_impl(document_ids);

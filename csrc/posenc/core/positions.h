@@ -19,8 +19,11 @@ POSENC_API at::Tensor positions_from_mask(const at::Tensor& mask);
 /// Positions in packed documents, restarting at each.
 /// \param cu_seqlens (n + 1) cumulated lengths that begin with 0, as flash-attention takes them.
 /// \param total number of tokens (a size, so that nothing is read back from the device).
+/// \param offsets (n) integer: tokens of each document that came before, as in a cache.
 /// \return int64 (total).
-POSENC_API at::Tensor positions_from_cu_seqlens(const at::Tensor& cu_seqlens, c10::SymInt total);
+POSENC_API at::Tensor positions_from_cu_seqlens(
+    const at::Tensor& cu_seqlens, c10::SymInt total,
+    const std::optional<at::Tensor>& offsets = std::nullopt);
 
 /// Positions in packed documents, restarting where the id changes.
 /// \param document_ids (B, L) or (L), integer.

@@ -49,7 +49,7 @@ at::Tensor apply_rotary_cpu(const at::Tensor& x, const at::Tensor& cos, const at
   if (args.n == 0) {
     return y.copy_(x);
   }
-  run_rotation(x, y, args.rotary.seq_dim, p);
+  run_rotation({{x, y, args.rotary.seq_dim}}, p);
   return y;
 }
 

@@ -31,22 +31,12 @@ RotaryArgs make_args(const std::optional<at::Tensor>& position_ids, c10::SymInt 
   return args;
 }
 
-void check_rotary(const char* op, const at::Tensor& x, int64_t n, RotaryArgs& args) {
-  core::check_floating(op, "x", x);
-  TORCH_CHECK_VALUE(x.dim() >= 2, op,
-                    ": expected x of at least 2 axes (time and head_dim), got shape ",
-                    x.sym_sizes());
-  args.seq_dim = core::wrap_dim(op, "seq_dim", args.seq_dim, x.dim());
-  TORCH_CHECK_VALUE(args.seq_dim != x.dim() - 1, op,
-                    ": expected seq_dim to name the time axis of x, got ", args.seq_dim,
-                    ", the last axis of shape ", x.sym_sizes(), ", which holds the channels");
+namespace {
+
+/// What holds whatever is rotated.
+void check_options(const char* op, int64_t n, const RotaryArgs& args) {
   TORCH_CHECK_VALUE(args.rotary_start >= 0, op, ": expected rotary_start >= 0, got ",
                     args.rotary_start);
-  const c10::SymInt head_dim = x.sym_size(-1);
-  TORCH_CHECK_VALUE(head_dim >= args.rotary_start + 2 * n, op,
-                    ": expected head_dim >= ", args.rotary_start + 2 * n, " (rotary_start ",
-                    args.rotary_start, " + 2 * ", n, " frequencies), got ", head_dim,
-                    " in x of shape ", x.sym_sizes());
   TORCH_CHECK_VALUE(std::isfinite(args.attention_factor), op,
                     ": expected a finite attention_factor, got ", args.attention_factor);
   if (args.axes.has_value()) {
@@ -57,7 +47,79 @@ void check_rotary(const char* op, const at::Tensor& x, int64_t n, RotaryArgs& ar
       TORCH_CHECK_VALUE(axis >= 0 && axis < 16, op, ": expected axes in [0, 15], got ", axis);
     }
   }
-  core::check_position_ids(op, args.position_ids, x, args.seq_dim, args.n_axes());
+}
+
+/// One tensor that is rotated, by arguments that passed check_options; returns its time axis.
+int64_t check_rotated(const char* op, const char* name, const at::Tensor& x, int64_t n,
+                      const RotaryArgs& args) {
+  core::check_floating(op, name, x);
+  TORCH_CHECK_VALUE(x.dim() >= 2, op, ": expected ", name,
+                    " of at least 2 axes (time and head_dim), got shape ", x.sym_sizes());
+  const int64_t seq_dim = core::wrap_dim(op, "seq_dim", args.seq_dim, x.dim());
+  TORCH_CHECK_VALUE(seq_dim != x.dim() - 1, op, ": expected seq_dim to name the time axis of ",
+                    name, ", got ", seq_dim, ", the last axis of shape ", x.sym_sizes(),
+                    ", which holds the channels");
+  const c10::SymInt head_dim = x.sym_size(-1);
+  TORCH_CHECK_VALUE(head_dim >= args.rotary_start + 2 * n, op,
+                    ": expected head_dim >= ", args.rotary_start + 2 * n, " (rotary_start ",
+                    args.rotary_start, " + 2 * ", n, " frequencies), got ", head_dim, " in ", name,
+                    " of shape ", x.sym_sizes());
+  core::check_position_ids(op, args.position_ids, x, seq_dim, args.n_axes());
+  return seq_dim;
+}
+
+c10::SymInt batch_size(const at::Tensor& x, int64_t seq_dim) {
+  const int64_t axis = core::batch_dim(seq_dim, x.dim());
+  return axis < 0 ? c10::SymInt(1) : x.sym_size(axis);
+}
+
+}  // namespace
+
+void check_rotary(const char* op, const at::Tensor& x, int64_t n, RotaryArgs& args,
+                  const char* name) {
+  check_options(op, n, args);
+  args.seq_dim = check_rotated(op, name, x, n, args);
+}
+
+int64_t check_rotary_qk(const char* op, const at::Tensor& q, const at::Tensor& k, int64_t n,
+                        RotaryArgs& args) {
+  check_options(op, n, args);
+  const int64_t q_dim = check_rotated(op, "q", q, n, args);
+  const int64_t k_dim = check_rotated(op, "k", k, n, args);
+  TORCH_CHECK_VALUE(k.device() == q.device(), op, ": expected k on q's device ", q.device(),
+                    ", got ", k.device());
+  TORCH_CHECK_VALUE(q.sym_size(q_dim) == k.sym_size(k_dim), op,
+                    ": expected q and k of one length, got q of shape ", q.sym_sizes(),
+                    " and k of shape ", k.sym_sizes(), " with time on axis ", args.seq_dim);
+  args.seq_dim = q_dim;
+  return k_dim;
+}
+
+int64_t check_rotary_qkv(const char* op, const at::Tensor& qkv, int64_t n_heads, int64_t n_kv_heads,
+                         int64_t n, RotaryArgs& args) {
+  TORCH_CHECK_VALUE(qkv.dim() == 4 || qkv.dim() == 5, op,
+                    ": expected qkv of shape (B, L, n_heads + 2 * n_kv_heads, D) or "
+                    "(B, L, 3, H, D), got ",
+                    qkv.sym_sizes());
+  TORCH_CHECK_VALUE(n_heads > 0 && n_kv_heads > 0, op,
+                    ": expected n_heads > 0 and n_kv_heads > 0, got ", n_heads, " and ",
+                    n_kv_heads);
+  const int64_t given = args.seq_dim;
+  check_rotary(op, qkv, n, args, "qkv");
+  TORCH_CHECK_VALUE(args.seq_dim == 1, op,
+                    ": expected seq_dim 1, the time axis of a packed qkv (B, L, ...), got ", given);
+  if (qkv.dim() == 5) {
+    TORCH_CHECK_VALUE(qkv.sym_size(2) == 3 && qkv.sym_size(3) == n_heads && n_heads == n_kv_heads,
+                      op,
+                      ": expected a 5-D qkv of shape (B, L, 3, H, D) with H = n_heads = ", n_heads,
+                      " = n_kv_heads = ", n_kv_heads, ", got ", qkv.sym_sizes());
+    return 2;
+  }
+  TORCH_CHECK_VALUE(qkv.sym_size(2) == n_heads + 2 * n_kv_heads, op, ": expected ",
+                    n_heads + 2 * n_kv_heads, " heads (n_heads ", n_heads, " + 2 * n_kv_heads ",
+                    n_kv_heads, ") on axis 2 of qkv, got ", qkv.sym_size(2), " in shape ",
+                    qkv.sym_sizes());
+  return n_heads + n_kv_heads;
 }
 
 int64_t head_dim_axis(const at::Tensor& x, int64_t seq_dim) {
@@ -79,8 +141,7 @@ void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& in
   TORCH_CHECK_VALUE(inv_freq.dim() == 3, op,
                     ": expected inv_freq of shape (n), (B, 1, n), or for a 4-D x (1, H, n), got ",
                     inv_freq.sym_sizes(), " for x of shape ", x.sym_sizes());
-  const int64_t batch_axis = core::batch_dim(args.seq_dim, x.dim());
-  const c10::SymInt batch = batch_axis < 0 ? c10::SymInt(1) : x.sym_size(batch_axis);
+  const c10::SymInt batch = batch_size(x, args.seq_dim);
   const c10::SymInt heads =
       x.dim() == 4 ? x.sym_size(head_dim_axis(x, args.seq_dim)) : c10::SymInt(1);
   const c10::SymInt rows = inv_freq.sym_size(0), columns = inv_freq.sym_size(1);

@@ -38,7 +38,19 @@ RotaryArgs make_args(const std::optional<at::Tensor>& position_ids, c10::SymInt 
                      bool inverse);
 
 /// Checks x and the arguments against `n` frequencies, and wraps seq_dim. Works on symbolic sizes.
-void check_rotary(const char* op, const at::Tensor& x, int64_t n, RotaryArgs& args);
+/// `name` is what the operator's schema calls x.
+void check_rotary(const char* op, const at::Tensor& x, int64_t n, RotaryArgs& args,
+                  const char* name = "x");
+
+/// The same for two tensors that turn by the same positions: each alone, and their lengths against
+/// each other. args.seq_dim becomes q's time axis; returns k's.
+int64_t check_rotary_qk(const char* op, const at::Tensor& q, const at::Tensor& k, int64_t n,
+                        RotaryArgs& args);
+
+/// The same for a packed (B, L, n_heads + 2·n_kv_heads, D) or (B, L, 3, H, D), time on axis 1;
+/// returns how many entries of axis 2 are rotated: q's and k's.
+int64_t check_rotary_qkv(const char* op, const at::Tensor& qkv, int64_t n_heads, int64_t n_kv_heads,
+                         int64_t n, RotaryArgs& args);
 
 /// Checks frequencies given as a tensor: float64 (n), (B, 1, n), or for a 4-D x (1, H, n).
 void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& inv_freq,

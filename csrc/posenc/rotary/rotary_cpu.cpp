@@ -2,8 +2,10 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/SmallVector.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/parallel.h>
+#include <posenc/rotary/rotary_schema.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -14,6 +16,8 @@ namespace {
 struct Axis {
   int64_t size, x_stride, y_stride;
 };
+
+using Parts = c10::SmallVector<RotaryPart, 4>;
 
 /// The axes that are neither batch, time nor channel, with neighbours merged where both tensors
 /// allow it.
@@ -35,115 +39,125 @@ std::vector<Axis> head_axes(const at::Tensor& x, const at::Tensor& y, int64_t ba
   return axes;
 }
 
-void run_tasks(const RotaryParams& p, at::ScalarType dtype) {
-  const int64_t blocks = (p.seq + p.seq_block - 1) / p.seq_block;
-  const int64_t work = p.seq_block * p.heads * p.head_dim;
-  const auto rotate = rotary_kernels().rotate(dtype);
-  core::parallel_tasks(blocks * p.batch, work,
-                       [&](int64_t begin, int64_t end) { rotate(p, begin, end); });
-}
-
-/// Walks the axes that could not be merged, one slice at a time.
-void run_slices(RotaryParams p, const std::vector<Axis>& axes, size_t depth, at::ScalarType dtype,
-                int64_t element) {
+/// Appends the target as parts of one head axis each: where axes could not be merged, one part for
+/// each index of those in front.
+void add_parts(Parts& parts, RotaryPart part, const std::vector<Axis>& axes, size_t depth,
+               int64_t element) {
   if (depth + 1 >= axes.size()) {
     const Axis last = axes.empty() ? Axis{1, 0, 0} : axes.back();
-    p.heads = last.size;
-    p.xs.head = last.x_stride;
-    p.ys.head = last.y_stride;
-    run_tasks(p, dtype);
+    part.heads = last.size;
+    part.xs.head = last.x_stride;
+    part.ys.head = last.y_stride;
+    parts.push_back(part);
     return;
   }
-  for (int64_t i = 0; i < axes[depth].size; ++i) {
-    RotaryParams slice = p;
-    slice.x = static_cast<const char*>(p.x) + i * axes[depth].x_stride * element;
-    slice.y = static_cast<char*>(p.y) + i * axes[depth].y_stride * element;
-    run_slices(slice, axes, depth + 1, dtype, element);
+  const Axis& axis = axes[depth];
+  for (int64_t i = 0; i < axis.size; ++i) {
+    RotaryPart slice = part;
+    slice.x = static_cast<const char*>(part.x) + i * axis.x_stride * element;
+    slice.y = static_cast<char*>(part.y) + i * axis.y_stride * element;
+    add_parts(parts, slice, axes, depth + 1, element);
   }
+}
+
+/// `batch` is the batch axis; −1 for none, or one that counts as heads.
+void add_parts(Parts& parts, const RotaryTarget& target, int64_t batch) {
+  const at::Tensor &x = target.x, &y = target.y;
+  RotaryPart part{};
+  part.x = x.const_data_ptr();
+  part.y = y.mutable_data_ptr();
+  part.head_dim = x.size(-1);
+  part.xs = {batch < 0 ? 0 : x.stride(batch), x.stride(target.seq_dim), 0, x.stride(-1)};
+  part.ys = {batch < 0 ? 0 : y.stride(batch), y.stride(target.seq_dim), 0, y.stride(-1)};
+  part.copied = target.copied;
+  add_parts(parts, part, head_axes(x, y, batch, target.seq_dim), 0, x.element_size());
+}
+
+int64_t batch_axis(const RotaryTarget& target) {
+  return core::batch_dim(target.seq_dim, target.x.dim());
+}
+
+int64_t batch_size(const RotaryTarget& target) {
+  const int64_t axis = batch_axis(target);
+  return axis < 0 ? 1 : target.x.size(axis);
 }
 
 }  // namespace
 
-void run_rotation(const at::Tensor& x, const at::Tensor& y, int64_t seq_dim, RotaryParams p) {
-  if (x.numel() == 0) {
+void run_rotation(at::ArrayRef<RotaryTarget> targets, RotaryParams p) {
+  p.seq = targets[0].x.size(targets[0].seq_dim);
+  p.batch = batch_size(targets[0]);
+  const bool one_batch = std::all_of(targets.begin() + 1, targets.end(), [&](const auto& target) {
+    return batch_size(target) == p.batch;
+  });
+  if (!one_batch) {
+    p.batch = 1;
+  }
+  Parts parts;
+  int64_t row = 0;  // elements of one token
+  for (const RotaryTarget& target : targets) {
+    if (target.x.numel() == 0) {
+      continue;
+    }
+    row += target.x.numel() / (p.batch * p.seq);
+    add_parts(parts, target, one_batch ? batch_axis(target) : -1);
+  }
+  if (parts.empty()) {
     return;
   }
-  const int64_t batch = core::batch_dim(seq_dim, x.dim());
-  p.x = x.const_data_ptr();
-  p.y = y.mutable_data_ptr();
-  p.batch = batch < 0 ? 1 : x.size(batch);
-  p.seq = x.size(seq_dim);
-  p.head_dim = x.size(-1);
-  p.xs = {batch < 0 ? 0 : x.stride(batch), x.stride(seq_dim), 0, x.stride(-1)};
-  p.ys = {batch < 0 ? 0 : y.stride(batch), y.stride(seq_dim), 0, y.stride(-1)};
+  p.parts = parts.data();
+  p.n_parts = static_cast<int64_t>(parts.size());
   // Short inputs with much work a row still give every thread something.
   const int64_t rows_per_thread =
       (p.seq * p.batch + at::get_num_threads() - 1) / at::get_num_threads();
   p.seq_block = std::clamp<int64_t>(std::min(rows_per_thread, p.seq), 1, kMaxSeqBlock);
-  run_slices(p, head_axes(x, y, batch, seq_dim), 0, x.scalar_type(), x.element_size());
+  const int64_t blocks = (p.seq + p.seq_block - 1) / p.seq_block;
+  const auto rotate = rotary_kernels().rotate(targets[0].x.scalar_type());
+  core::parallel_tasks(blocks * p.batch, p.seq_block * row,
+                       [&](int64_t begin, int64_t end) { rotate(p, begin, end); });
 }
 
-namespace {
-
-RotaryParams params_of(const RotaryArgs& args, int64_t n, const double* inv_freq) {
+void rotate_by_frequencies(at::ArrayRef<RotaryTarget> targets, at::ArrayRef<double> inv_freq,
+                           const RotaryArgs& args) {
+  const core::Positions positions =
+      core::make_positions(args.position_ids, args.offset.expect_int());
   RotaryParams p{};
   p.start = args.rotary_start;
-  p.n_freq = n;
+  p.n_freq = static_cast<int64_t>(inv_freq.size());
   p.interleaved_in = args.interleaved;
   p.interleaved_out = args.layout_out();
   p.inverse = args.inverse;
   p.attention_factor = args.attention_factor;
-  p.inv_freq = inv_freq;
-  return p;
-}
-
-void rotate_cpu(const at::Tensor& x, const at::Tensor& y, at::ArrayRef<double> inv_freq,
-                const RotaryArgs& args) {
-  const core::Positions positions =
-      core::make_positions(args.position_ids, args.offset.expect_int());
-  RotaryParams p = params_of(args, inv_freq.size(), inv_freq.data());
+  p.inv_freq = inv_freq.data();
   p.positions = positions.view;
   p.axes = args.axes.has_value() && positions.view.axis_stride != 0 ? args.axes->data() : nullptr;
-  run_rotation(x, y, args.seq_dim, p);
+  run_rotation(targets, p);
 }
 
+namespace {
+
 at::Tensor rotary_embedding_cpu(const at::Tensor& x, at::ArrayRef<double> inv_freq,
-                                const std::optional<at::Tensor>& position_ids, int64_t offset,
-                                int64_t seq_dim, bool interleaved,
-                                std::optional<bool> interleaved_out, int64_t rotary_start,
-                                double attention_factor, at::OptionalIntArrayRef axes,
-                                bool inverse) {
-  RotaryArgs args = make_args(position_ids, offset, seq_dim, interleaved, interleaved_out,
-                              rotary_start, attention_factor, axes, inverse);
+                                POSENC_ROTARY_ARGS) {
+  RotaryArgs args = make_args(POSENC_ROTARY_PASS);
   check_rotary("rotary_embedding", x, inv_freq.size(), args);
   at::Tensor y = at::empty_like(x);
-  rotate_cpu(x, y, inv_freq, args);
+  rotate_by_frequencies({{x, y, args.seq_dim}}, inv_freq, args);
   return y;
 }
 
 at::Tensor& rotary_embedding_cpu_(at::Tensor& x, at::ArrayRef<double> inv_freq,
-                                  const std::optional<at::Tensor>& position_ids, int64_t offset,
-                                  int64_t seq_dim, bool interleaved,
-                                  std::optional<bool> interleaved_out, int64_t rotary_start,
-                                  double attention_factor, at::OptionalIntArrayRef axes,
-                                  bool inverse) {
-  RotaryArgs args = make_args(position_ids, offset, seq_dim, interleaved, interleaved_out,
-                              rotary_start, attention_factor, axes, inverse);
+                                  POSENC_ROTARY_ARGS) {
+  RotaryArgs args = make_args(POSENC_ROTARY_PASS);
   check_rotary("rotary_embedding_", x, inv_freq.size(), args);
   at::assert_no_internal_overlap(x);
-  rotate_cpu(x, x, inv_freq, args);
+  rotate_by_frequencies({{x, x, args.seq_dim}}, inv_freq, args);
   return x;
 }
 
 at::Tensor rotary_embedding_tensor_cpu(const at::Tensor& x, const at::Tensor& inv_freq,
-                                       const std::optional<at::Tensor>& position_ids,
-                                       int64_t offset, int64_t seq_dim, bool interleaved,
-                                       std::optional<bool> interleaved_out, int64_t rotary_start,
-                                       double attention_factor, at::OptionalIntArrayRef axes,
-                                       bool inverse) {
+                                       POSENC_ROTARY_ARGS) {
   const char* op = "rotary_embedding.Tensor";
-  RotaryArgs args = make_args(position_ids, offset, seq_dim, interleaved, interleaved_out,
-                              rotary_start, attention_factor, axes, inverse);
+  RotaryArgs args = make_args(POSENC_ROTARY_PASS);
   TORCH_CHECK_VALUE(inv_freq.dim() >= 1, op,
                     ": expected inv_freq of shape (n), (B, 1, n) or (1, H, n), got a scalar");
   check_rotary(op, x, inv_freq.size(-1), args);
@@ -153,7 +167,8 @@ at::Tensor rotary_embedding_tensor_cpu(const at::Tensor& x, const at::Tensor& in
   const int64_t n = freq.size(-1);
   const int64_t sets = n == 0 ? 0 : freq.numel() / n;
   if (sets <= 1) {
-    rotate_cpu(x, y, {freq.const_data_ptr<double>(), static_cast<size_t>(n)}, args);
+    rotate_by_frequencies({{x, y, args.seq_dim}},
+                          {freq.const_data_ptr<double>(), static_cast<size_t>(n)}, args);
     return y;
   }
   // One set of frequencies after another: each slice of the batch, or of the heads, is a rotation
@@ -167,8 +182,9 @@ at::Tensor rotary_embedding_tensor_cpu(const at::Tensor& x, const at::Tensor& in
         args.position_ids->size(-2) > 1) {
       slice.position_ids = args.position_ids->narrow(-2, i, 1);
     }
-    rotate_cpu(x.narrow(axis, i, 1), y.narrow(axis, i, 1),
-               {freq.const_data_ptr<double>() + i * n, static_cast<size_t>(n)}, slice);
+    const at::Tensor x_slice = x.narrow(axis, i, 1), y_slice = y.narrow(axis, i, 1);
+    rotate_by_frequencies({{x_slice, y_slice, args.seq_dim}},
+                          {freq.const_data_ptr<double>() + i * n, static_cast<size_t>(n)}, slice);
   }
   return y;
 }

@@ -5,9 +5,21 @@
 
 namespace posenc::rotary {
 
-/// Runs the loops over x and y (y may be x) of one shape: brings any rank and any strides to
-/// (batch, seq, head, channel) and shares the blocks between threads. `params` holds everything but
-/// pointers, sizes and strides.
-void run_rotation(const at::Tensor& x, const at::Tensor& y, int64_t seq_dim, RotaryParams params);
+/// One tensor of a call, any rank and strides, and where its result goes; y may be x.
+struct RotaryTarget {
+  const at::Tensor& x;
+  const at::Tensor& y;
+  int64_t seq_dim;
+  bool copied = false;  ///< passes as it is
+};
+
+/// Runs the loops over tensors of one dtype and length: brings any rank and any strides to (batch,
+/// seq, head, channel) and shares the blocks between threads. `params` holds everything but the
+/// parts and their sizes. Batches may differ in size where all rows have the same angles.
+void run_rotation(at::ArrayRef<RotaryTarget> targets, RotaryParams params);
+
+/// The same with cos and sin of position · frequency.
+void rotate_by_frequencies(at::ArrayRef<RotaryTarget> targets, at::ArrayRef<double> inv_freq,
+                           const RotaryArgs& args);
 
 }  // namespace posenc::rotary

@@ -26,11 +26,19 @@ struct Tables {
   int64_t rows_batch_stride = 0;
 };
 
-struct RotaryParams {
+/// One tensor of a call. Several share the positions, and so the cos and sin of each row.
+struct RotaryPart {
   const void* x;
   void* y;  ///< may be x
-  int64_t batch, seq, heads, head_dim;
+  int64_t heads, head_dim;
   Strides xs, ys;
+  bool copied;  ///< not rotated: every channel passes bit for bit (v in a packed qkv)
+};
+
+struct RotaryParams {
+  const RotaryPart* parts;
+  int64_t n_parts;
+  int64_t batch, seq;
   int64_t start;   ///< first rotated channel
   int64_t n_freq;  ///< pairs; 2·n_freq channels are rotated, the rest is copied bit for bit
   bool interleaved_in, interleaved_out;

@@ -1,6 +1,5 @@
-#include <ATen/ops/zeros.h>
-#include <posenc/core/checks.h>
 #include <posenc/rotary/rotary_module.h>
+#include <posenc/rotary/rotary_qk.h>
 
 #include <cmath>
 #include <ostream>
@@ -96,31 +95,36 @@ void RotaryPositionalEmbeddingImpl::pretty_print(std::ostream& stream) const {
          << ")";
 }
 
+at::OptionalIntArrayRef RotaryPositionalEmbeddingImpl::axes_ref() const {
+  return axes.empty() ? std::nullopt : at::OptionalIntArrayRef(at::IntArrayRef(axes));
+}
+
 at::Tensor RotaryPositionalEmbeddingImpl::forward(const at::Tensor& x,
                                                   const std::optional<at::Tensor>& position_ids,
                                                   int64_t offset) const {
   const auto rotate = [&](const auto& inv_freq) {
-    return rotary_embedding(
-        x, inv_freq, position_ids, offset, options.seq_dim(), options.reads_pairs(),
-        options.interleaved_out(), options.rotary_start(), frequencies.attention_factor,
-        axes.empty() ? std::nullopt : at::OptionalIntArrayRef(at::IntArrayRef(axes)),
-        options.inverse());
+    return rotary_embedding(x, inv_freq, position_ids, offset, options.seq_dim(),
+                            options.reads_pairs(), options.interleaved_out(),
+                            options.rotary_start(), frequencies.attention_factor, axes_ref(),
+                            options.inverse());
   };
   if (!options.scaling().depends_on_length()) {
     return rotate(at::ArrayRef<double>(frequencies.inv_freq));
   }
-  const at::Tensor lengths = rope_lengths(x, position_ids, offset, options.seq_dim());
-  return rotate(frequencies.long_inv_freq.empty()
-                    ? dynamic_ntk_inv_freq(lengths, frequencies.inv_freq, *options.scaling().factor,
-                                           frequencies.trained_length)
-                    : longrope_inv_freq(lengths, frequencies.inv_freq, frequencies.long_inv_freq,
-                                        frequencies.trained_length));
+  return rotate(inv_freq_at(rope_lengths(x, position_ids, offset, options.seq_dim())));
 }
 
 std::pair<at::Tensor, at::Tensor> RotaryPositionalEmbeddingImpl::rotate(
     const at::Tensor& q, const at::Tensor& k, const std::optional<at::Tensor>& position_ids,
     int64_t offset) const {
-  return {forward(q, position_ids, offset), forward(k, position_ids, offset)};
+  if (options.scaling().depends_on_length()) {
+    return {forward(q, position_ids, offset), forward(k, position_ids, offset)};
+  }
+  auto [q_out, k_out] =
+      rotary_embedding_qk(q, k, frequencies.inv_freq, position_ids, offset, options.seq_dim(),
+                          options.reads_pairs(), options.interleaved_out(), options.rotary_start(),
+                          frequencies.attention_factor, axes_ref(), options.inverse());
+  return {std::move(q_out), std::move(k_out)};
 }
 
 at::Tensor RotaryPositionalEmbeddingImpl::apply_rotary_pos_emb(const at::Tensor& x,
@@ -133,27 +137,6 @@ at::Tensor RotaryPositionalEmbeddingImpl::apply_rotary_pos_emb(const at::Tensor&
                       options.seq_dim(), ", got ", *seq_len, " for x of shape ", x.sizes());
   }
   return forward(x, std::nullopt, offset);
-}
-
-at::Tensor RotaryPositionalEmbeddingImpl::shift(const at::Tensor& k, int64_t delta,
-                                                const std::optional<at::Tensor>& deltas) const {
-  const char* op = "RotaryPositionalEmbedding.shift";
-  TORCH_CHECK_VALUE(axes.empty(), op,
-                    ": expected one position axis; keys that stand at several positions each "
-                    "(images and videos among text) cannot be moved by one number");
-  TORCH_CHECK_VALUE(!options.scaling().depends_on_length(), op,
-                    ": expected frequencies that do not depend on the length, as those of the "
-                    "scaling ",
-                    options.scaling().type, " do: keys of another length are to be rotated anew");
-  at::Tensor moves = deltas.value_or(at::Tensor());
-  if (!moves.defined()) {
-    const int64_t dim = core::wrap_dim(op, "seq_dim", options.seq_dim(), k.dim());
-    moves = at::zeros_symint({k.sym_size(dim)}, k.options().dtype(at::kLong));
-  }
-  return rotary_embedding(k, frequencies.inv_freq, moves, delta, options.seq_dim(),
-                          options.interleaved_out().value_or(options.reads_pairs()), std::nullopt,
-                          options.rotary_start(), /*attention_factor=*/1.0, std::nullopt,
-                          options.inverse());
 }
 
 LongSequenceRoPEImpl::LongSequenceRoPEImpl(LongSequenceRoPEOptions options_)

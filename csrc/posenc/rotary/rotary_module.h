@@ -7,7 +7,12 @@
 #include <torch/nn/modules/container/any.h>
 #include <torch/nn/pimpl.h>
 
+#include <variant>
+
 namespace posenc::nn {
+
+/// Frequencies as numbers, or as a float64 tensor (n), (B, 1, n) or (1, H, n).
+using InvFreq = std::variant<at::Tensor, std::vector<double>>;
 
 /// Options of RotaryPositionalEmbedding.
 ///
@@ -99,25 +104,51 @@ class POSENC_API RotaryPositionalEmbeddingImpl
       const at::Tensor& q, const at::Tensor& k,
       const std::optional<at::Tensor>& position_ids = std::nullopt, int64_t offset = 0) const;
 
+  /// q and k inside a packed qkv, v passes bit for bit: (B, L, Hq + 2·Hk, d_model), or (B, L, 3, H,
+  /// d_model). \param n_kv_heads Hk; default: a third of the heads. See rotary_embedding_qkv.
+  at::Tensor rotate_packed(const at::Tensor& qkv, std::optional<int64_t> n_kv_heads = std::nullopt,
+                           const std::optional<at::Tensor>& position_ids = std::nullopt,
+                           int64_t offset = 0) const;
+
+  /// The frequencies that a sequence of `length` tokens is rotated by; they depend on it for
+  /// dynamic NTK and LongRoPE alone.
+  std::vector<double> inv_freq_at(int64_t length) const;
+  /// The same for each row of a batch, lengths (B): float64 (B, 1, n).
+  at::Tensor inv_freq_at(const at::Tensor& lengths) const;
+
+  /// Cached keys by `delta` positions: a pure rotation. See posenc::shift.
+  /// \param inv_freq what the keys carry; needed where frequencies depend on the length (see
+  /// inv_freq_at). \throws c10::ValueError for a layer of several position axes, whose keys no one
+  /// number can move.
+  at::Tensor shift(const at::Tensor& keys, const at::Tensor& delta,
+                   const std::optional<InvFreq>& inv_freq = std::nullopt) const;
+  at::Tensor shift(const at::Tensor& keys, int64_t delta,
+                   const std::optional<InvFreq>& inv_freq = std::nullopt) const;
+
+  /// Cached keys from `old_inv_freq` to `new_inv_freq`, by default this layer's. See
+  /// posenc::re_rotate. \param old_attention_factor what the keys were scaled by; default: this
+  /// layer's.
+  at::Tensor re_rotate(const at::Tensor& keys, const InvFreq& old_inv_freq,
+                       const std::optional<InvFreq>& new_inv_freq = std::nullopt,
+                       const std::optional<at::Tensor>& position_ids = std::nullopt,
+                       int64_t offset = 0,
+                       std::optional<double> old_attention_factor = std::nullopt) const;
+
   /// The article's name; `seq_len`, where given, must be x's length.
   at::Tensor apply_rotary_pos_emb(const at::Tensor& x,
                                   std::optional<int64_t> seq_len = std::nullopt,
                                   int64_t offset = 0) const;
-
-  /// Keys that were rotated before, moved by `delta` positions: what a cache needs when tokens in
-  /// front of them are dropped. A pure turn, whatever attention_factor is.
-  /// \param k as forward returned it. \param deltas (L), (1, L) or (B, L): further moves of each
-  /// token.
-  /// \throws c10::ValueError where keys cannot be moved by one number: with several axes, and where
-  /// the frequencies depend on the length.
-  at::Tensor shift(const at::Tensor& k, int64_t delta,
-                   const std::optional<at::Tensor>& deltas = std::nullopt) const;
 
   RotaryPositionalEmbeddingOptions options;
   /// Not tensors, so that no cast of the module rounds them and no state dict holds them.
   RopeFrequencies frequencies;
   /// The axis that each frequency reads; empty for one axis.
   std::vector<int64_t> axes;
+
+ private:
+  at::OptionalIntArrayRef axes_ref() const;
+  /// The layout that leaves forward: pairs or not.
+  bool layout_out() const;
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<at::Tensor>())},

@@ -7,6 +7,7 @@
 #include <posenc/rotary/rotary_kernels.h>
 #include <posenc/rotary/rotary_math.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -203,20 +204,65 @@ void copy_channels(const T* x, T* y, int64_t begin, int64_t end, int64_t x_strid
   }
 }
 
+/// Every head of one row, channels as they are.
+template <typename T>
+void copy_heads(const RotaryPart& part, const T* x, T* y) {
+  const int64_t width = part.head_dim;
+  if (part.xs.last == 1 && part.ys.last == 1 && part.xs.head == width && part.ys.head == width) {
+    std::memcpy(y, x, part.heads * width * sizeof(T));
+    return;
+  }
+  for (int64_t h = 0; h < part.heads; ++h) {
+    copy_channels(x + h * part.xs.head, y + h * part.ys.head, 0, width, part.xs.last, part.ys.last);
+  }
+}
+
+/// Rows whose channels do not lie side by side, and a rotation in place that writes another layout
+/// than it reads, go through a row of scratch.
+inline bool packs_in(const RotaryPart& part, bool relaid) {
+  return part.xs.last != 1 || (relaid && part.x == part.y);
+}
+
+inline bool packs_out(const RotaryPart& part) { return part.ys.last != 1; }
+
+/// Every head of one row, rotated; x and y point at the row's first channel.
+template <typename T, bool kInterleavedIn, bool kInterleavedOut>
+void rotate_heads(const RotaryParams& p, const RotaryPart& part, const T* x, T* y,
+                  const Angles<Compute<T>>& angles, T* scratch) {
+  const int64_t n = p.n_freq, rotated = 2 * n;
+  const bool pack_in = packs_in(part, kInterleavedIn != kInterleavedOut);
+  const bool pack_out = packs_out(part);
+  const bool copies = part.x != part.y && part.head_dim > rotated;
+  T* in_row = scratch;
+  T* out_row = scratch + rotated;
+  for (int64_t h = 0; h < part.heads; ++h, x += part.xs.head, y += part.ys.head) {
+    const T* source = x + p.start * part.xs.last;
+    T* target = y + p.start * part.ys.last;
+    if (pack_in) {
+      copy_channels(source, in_row, 0, rotated, part.xs.last, 1);
+      source = in_row;
+    }
+    rotate_row<T, kInterleavedIn, kInterleavedOut>(source, pack_out ? out_row : target, n, angles);
+    if (pack_out) {
+      copy_channels(out_row, target, 0, rotated, 1, part.ys.last);
+    }
+    if (copies) {
+      copy_channels(x, y, 0, p.start, part.xs.last, part.ys.last);
+      copy_channels(x, y, p.start + rotated, part.head_dim, part.xs.last, part.ys.last);
+    }
+  }
+}
+
 template <typename T, bool kInterleavedIn, bool kInterleavedOut>
 void rotate_blocks(const RotaryParams& p, int64_t begin, int64_t end) {
   using C = Compute<T>;
   AngleBlock<C> angles(p);
   const bool shared = angles.shared_by_batch();
-  const int64_t n = p.n_freq, rotated = 2 * n;
-  // Rows whose channels do not lie side by side, and a rotation in place that writes another layout
-  // than it reads, go through a row of scratch.
-  const bool in_place = p.x == p.y;
-  const bool pack_in = p.xs.last != 1 || (in_place && kInterleavedIn != kInterleavedOut);
-  const bool pack_out = p.ys.last != 1;
-  std::vector<T> scratch(pack_in || pack_out ? 2 * rotated : 0);
-  T* in_row = scratch.data();
-  T* out_row = scratch.data() + rotated;
+  const RotaryPart* const parts_end = p.parts + p.n_parts;
+  const bool packs = std::any_of(p.parts, parts_end, [](const RotaryPart& part) {
+    return packs_in(part, kInterleavedIn != kInterleavedOut) || packs_out(part);
+  });
+  std::vector<T> scratch(packs ? 4 * p.n_freq : 0);
 
   int64_t filled = -1;
   for (int64_t task = begin; task < end; ++task) {
@@ -228,22 +274,13 @@ void rotate_blocks(const RotaryParams& p, int64_t begin, int64_t end) {
     }
     for (int64_t l = l0; l < l1; ++l) {
       const Angles<C> row = angles.row(l - l0);
-      for (int64_t h = 0; h < p.heads; ++h) {
-        const T* x = static_cast<const T*>(p.x) + b * p.xs.batch + l * p.xs.seq + h * p.xs.head;
-        T* y = static_cast<T*>(p.y) + b * p.ys.batch + l * p.ys.seq + h * p.ys.head;
-        const T* source = x + p.start * p.xs.last;
-        T* target = y + p.start * p.ys.last;
-        if (pack_in) {
-          copy_channels(source, in_row, 0, rotated, p.xs.last, 1);
-          source = in_row;
-        }
-        rotate_row<T, kInterleavedIn, kInterleavedOut>(source, pack_out ? out_row : target, n, row);
-        if (pack_out) {
-          copy_channels(out_row, target, 0, rotated, 1, p.ys.last);
-        }
-        if (!in_place && p.head_dim > rotated) {
-          copy_channels(x, y, 0, p.start, p.xs.last, p.ys.last);
-          copy_channels(x, y, p.start + rotated, p.head_dim, p.xs.last, p.ys.last);
+      for (const RotaryPart* part = p.parts; part != parts_end; ++part) {
+        const T* x = static_cast<const T*>(part->x) + b * part->xs.batch + l * part->xs.seq;
+        T* y = static_cast<T*>(part->y) + b * part->ys.batch + l * part->ys.seq;
+        if (part->copied) {
+          copy_heads(*part, x, y);
+        } else {
+          rotate_heads<T, kInterleavedIn, kInterleavedOut>(p, *part, x, y, row, scratch.data());
         }
       }
     }
