@@ -11,6 +11,33 @@ from torch import Tensor
 
 cpp: Any
 
+def rotary_embedding(
+    x: Tensor,
+    inv_freq: Sequence[float],
+    position_ids: Tensor | None,
+    offset: int,
+    seq_dim: int,
+    interleaved: bool,
+    interleaved_out: bool | None,
+    rotary_start: int,
+    attention_factor: float,
+    axes: Sequence[int] | None,
+    inverse: bool,
+) -> Tensor: ...
+def rotary_embedding_qk(
+    q: Tensor,
+    k: Tensor,
+    inv_freq: Sequence[float],
+    position_ids: Tensor | None,
+    offset: int,
+    seq_dim: int,
+    interleaved: bool,
+    interleaved_out: bool | None,
+    rotary_start: int,
+    attention_factor: float,
+    axes: Sequence[int] | None,
+    inverse: bool,
+) -> tuple[Tensor, Tensor]: ...
 def rope_inv_freq(dim: int, base: float = 10000.0) -> list[float]: ...
 def yarn_mscale(scale: float, mscale: float = 1.0) -> float: ...
 def sinusoidal_inv_freq(

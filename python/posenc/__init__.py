@@ -97,6 +97,7 @@ from .absolute import (  # noqa: E402
 from .attention import ALiBiAttention, KVCache, RoPEAttention  # noqa: E402
 from .bias import alibi_bias, alibi_slopes  # noqa: E402
 from .factory import choose_positional_encoding  # noqa: E402
+from .functional import convert_rope_weights  # noqa: E402
 from .rotary import (  # noqa: E402
     AxialRotaryEmbedding,
     LongSequenceRoPE,
@@ -123,6 +124,7 @@ __all__ = [
     "alibi_slopes",
     "choose_positional_encoding",
     "cmake_prefix_path",
+    "convert_rope_weights",
     "cpp",
     "functional",
     "get_include",

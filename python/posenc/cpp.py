@@ -187,15 +187,49 @@ class RotaryPositionalEmbedding(_CppModule):
         """Rotates q and k by the same positions."""
         return self._call("rotate", q, k, position_ids, offset)
 
+    @property
+    def attention_factor(self) -> float:
+        """Scales the rotated channels."""
+        return self._cpp.attention_factor
+
+    def rotate_packed(
+        self,
+        qkv: Tensor,
+        n_kv_heads: int | None = None,
+        position_ids: Tensor | None = None,
+        offset: int = 0,
+    ) -> Tensor:
+        """Rotates q and k in qkv; see `posenc.RotaryPositionalEmbedding.rotate_packed`."""
+        return self._call("rotate_packed", qkv, n_kv_heads, position_ids, offset)
+
+    def inv_freq_at(self, length: int | Tensor) -> list[float] | Tensor:
+        """The frequencies at a length; see `posenc.RotaryPositionalEmbedding.inv_freq_at`."""
+        return self._call("inv_freq_at", length)
+
+    def shift(
+        self, keys: Tensor, delta: int | Tensor, inv_freq: list[float] | Tensor | None = None
+    ) -> Tensor:
+        """Moves cached keys; see `posenc.RotaryPositionalEmbedding.shift`."""
+        return self._call("shift", keys, delta, inv_freq)
+
+    def re_rotate(
+        self,
+        keys: Tensor,
+        old: list[float] | Tensor,
+        new: list[float] | Tensor | None = None,
+        position_ids: Tensor | None = None,
+        offset: int = 0,
+        old_attention_factor: float | None = None,
+    ) -> Tensor:
+        """Moves cached keys to other frequencies; see
+        `posenc.RotaryPositionalEmbedding.re_rotate`."""
+        return self._call("re_rotate", keys, old, new, position_ids, offset, old_attention_factor)
+
     def apply_rotary_pos_emb(
         self, x: Tensor, seq_len: int | None = None, offset: int = 0
     ) -> Tensor:
         """The article's method; see `posenc.RotaryPositionalEmbedding.apply_rotary_pos_emb`."""
         return self._call("apply_rotary_pos_emb", x, seq_len, offset)
-
-    def shift(self, k: Tensor, delta: int, deltas: Tensor | None = None) -> Tensor:
-        """Moves rotated keys; see `posenc.RotaryPositionalEmbedding.shift`."""
-        return self._call("shift", k, delta, deltas)
 
 
 class LongSequenceRoPE(_CppModule):

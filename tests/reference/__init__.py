@@ -22,7 +22,16 @@ from reference.positions import (
     positions_from_mask,
     positions_from_offsets,
 )
-from reference.rotary import apply_rotary, rope_inv_freq, rotary_embedding
+from reference.rotary import (
+    apply_rotary,
+    convert_rope_weights,
+    re_rotate,
+    rope_inv_freq,
+    rotary_embedding,
+    rotary_embedding_qk,
+    rotary_embedding_qkv,
+    shift,
+)
 
 __all__ = [
     "add_positions",
@@ -33,6 +42,7 @@ __all__ = [
     "alibi_softmax",
     "apply_rotary",
     "axial_rotary_embedding",
+    "convert_rope_weights",
     "dense_attention",
     "embed_tokens",
     "merge_attention",
@@ -43,9 +53,13 @@ __all__ = [
     "positions_from_documents",
     "positions_from_mask",
     "positions_from_offsets",
+    "re_rotate",
     "rope_axes",
     "rope_inv_freq",
     "rotary_embedding",
+    "rotary_embedding_qk",
+    "rotary_embedding_qkv",
+    "shift",
     "sinusoidal_encoding",
     "sinusoidal_inv_freq",
 ]

@@ -64,6 +64,87 @@ def rotary_embedding(
     return out
 
 
+def rotary_embedding_qk(q, k, inv_freq, **arguments):
+    return rotary_embedding(q, inv_freq, **arguments), rotary_embedding(k, inv_freq, **arguments)
+
+
+def rotary_embedding_qkv(qkv, inv_freq, n_heads, n_kv_heads, **arguments):
+    """Rotates all, and puts v back."""
+    rotated = 2 if qkv.ndim == 5 else n_heads + n_kv_heads
+    out = rotary_embedding(qkv, inv_freq, **arguments)
+    out[:, :, rotated:] = qkv[:, :, rotated:]
+    return out
+
+
+def re_rotate(
+    keys,
+    old_inv_freq,
+    new_inv_freq,
+    position_ids=None,
+    offset=0,
+    seq_dim=1,
+    interleaved=True,
+    rotary_start=0,
+    old_attention_factor=1.0,
+    new_attention_factor=1.0,
+    axes=None,
+    inverse=False,
+):
+    """Back to no rotation by the old frequencies, then forth by the new."""
+    shared = {
+        "position_ids": position_ids,
+        "offset": offset,
+        "seq_dim": seq_dim,
+        "interleaved": interleaved,
+        "rotary_start": rotary_start,
+        "axes": axes,
+    }
+    plain = rotary_embedding(
+        keys, old_inv_freq, attention_factor=1 / old_attention_factor, inverse=not inverse, **shared
+    )
+    return rotary_embedding(
+        plain, new_inv_freq, attention_factor=new_attention_factor, inverse=inverse, **shared
+    )
+
+
+def shift(keys, delta, inv_freq, seq_dim=1, interleaved=True, rotary_start=0, inverse=False):
+    """Every key turned by its own delta."""
+    batch, time, _ = split_axes(keys.shape, seq_dim)
+    rows = 1 if batch is None else keys.shape[batch]
+    positions = np.zeros((rows, keys.shape[time]))
+    for b in range(rows):
+        for t in range(keys.shape[time]):
+            by = np.asarray(delta)
+            if by.ndim > 0:
+                by = by[b if by.shape[0] > 1 else 0]
+            if by.ndim > 0:
+                by = by[t if by.shape[0] > 1 else 0]
+            positions[b, t] = by
+    return rotary_embedding(
+        keys,
+        inv_freq,
+        positions,
+        seq_dim=seq_dim,
+        interleaved=interleaved,
+        rotary_start=rotary_start,
+        inverse=inverse,
+    )
+
+
+def convert_rope_weights(weight, n_heads, to, rotary_dim=None, rotary_start=0):
+    """Row after row: channel i of pair p goes where the other layout has it."""
+    head_dim = weight.shape[0] // n_heads
+    n = (head_dim - rotary_start if rotary_dim is None else rotary_dim) // 2
+    out = weight.copy()
+    for head in range(0, weight.shape[0], head_dim):
+        for i in range(n):
+            source = pair(i, n, to == "half", rotary_start)
+            target = pair(i, n, to != "half", rotary_start)
+            for a, b in zip(source, target, strict=True):
+                out[head + b] = weight[head + a]
+    return out
+
+
 def apply_rotary(
     x,
     cos,

@@ -24,6 +24,10 @@ from .bias import (
     alibi_bias,
     alibi_softmax,
 )
+from .cached_keys import (
+    re_rotate,
+    shift,
+)
 from .frequencies import (
     alibi_slopes,
     rope_inv_freq,
@@ -51,8 +55,13 @@ from .positions import (
 )
 from .rotary import (
     apply_rotary,
+    convert_rope_weights,
     rotary_embedding,
     rotary_embedding_,
+    rotary_embedding_qk,
+    rotary_embedding_qk_,
+    rotary_embedding_qkv,
+    rotary_embedding_qkv_,
 )
 
 __all__ = [
@@ -66,6 +75,7 @@ __all__ = [
     "apply_rotary",
     "augment_coordinates",
     "axial_rotary_embedding",
+    "convert_rope_weights",
     "embed_tokens",
     "get_positional_encoding",
     "grid_coordinates",
@@ -80,10 +90,16 @@ __all__ = [
     "positions_from_input_ids",
     "positions_from_mask",
     "positions_from_offsets",
+    "re_rotate",
     "rope_axes",
     "rope_inv_freq",
     "rotary_embedding",
     "rotary_embedding_",
+    "rotary_embedding_qk",
+    "rotary_embedding_qk_",
+    "rotary_embedding_qkv",
+    "rotary_embedding_qkv_",
+    "shift",
     "sinusoidal_encoding",
     "sinusoidal_inv_freq",
     "vision_position_ids",

@@ -16,17 +16,20 @@ def positions_from_mask(mask: Tensor) -> Tensor:
     return torch.ops.posenc.positions_from_mask(mask)
 
 
-def positions_from_cu_seqlens(cu_seqlens: Tensor, total: int) -> Tensor:
+def positions_from_cu_seqlens(
+    cu_seqlens: Tensor, total: int, offsets: Tensor | None = None
+) -> Tensor:
     """Positions in packed documents, restarting at each.
 
     Args:
         cu_seqlens: (n + 1) cumulated lengths that begin with 0, as flash-attention takes them.
         total: number of tokens.
+        offsets: (n), integer: tokens of each document that came before, as in a cache.
 
     Returns:
         int64 (total).
     """
-    return torch.ops.posenc.positions_from_cu_seqlens(cu_seqlens, total)
+    return torch.ops.posenc.positions_from_cu_seqlens(cu_seqlens, total, offsets)
 
 
 def positions_from_documents(document_ids: Tensor) -> Tensor:

@@ -2,6 +2,23 @@
 
 import torch
 from torch import Tensor
+from torch.overrides import has_torch_function_unary
+
+from .. import _C
+
+
+def _is_plain(x: Tensor, offset: int) -> bool:
+    """Whether a call is an eager one on a plain tensor.
+
+    torch.ops takes longer to read a dozen arguments than the rotation of a decoded token takes;
+    such a call reaches the same operator through `_C`. Whatever watches calls from Python, and
+    sizes that are symbols, need torch.ops.
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and type(offset) is int
+        and not has_torch_function_unary(x)
+    )
 
 
 def rotary_embedding(
@@ -47,6 +64,12 @@ def rotary_embedding(
             rotary_start, attention_factor, axes, inverse,
         )  # fmt: skip
     else:
+        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript drops a branch, not an `and`)
+            if _is_plain(x, offset):
+                return _C.rotary_embedding(
+                    x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
+                    rotary_start, attention_factor, axes, inverse,
+                )  # fmt: skip
         return torch.ops.posenc.rotary_embedding(
             x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
             rotary_start, attention_factor, axes, inverse,
@@ -74,6 +97,123 @@ def rotary_embedding_(
     return torch.ops.posenc.rotary_embedding_(
         x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
         rotary_start, attention_factor, axes, inverse,
+    )  # fmt: skip
+
+
+def rotary_embedding_qk(
+    q: Tensor,
+    k: Tensor,
+    inv_freq: list[float],
+    position_ids: Tensor | None = None,
+    offset: int = 0,
+    seq_dim: int = 1,
+    interleaved: bool = True,
+    interleaved_out: bool | None = None,
+    rotary_start: int = 0,
+    attention_factor: float = 1.0,
+    axes: list[int] | None = None,
+    inverse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`rotary_embedding` of a query and a key by the same positions, in one call.
+
+    Bit for bit two calls, in little more than the time of one where few tokens are decoded.
+
+    Args:
+        q, k: as x of `rotary_embedding`, of one length; heads, and the batch where
+            ``position_ids`` have none, may differ in number.
+        inv_freq, ...: as in `rotary_embedding`.
+
+    Returns:
+        the rotated q and k.
+    """
+    if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript drops a branch, not an `and`)
+        if _is_plain(q, offset) and not has_torch_function_unary(k):
+            return _C.rotary_embedding_qk(
+                q, k, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
+                rotary_start, attention_factor, axes, inverse,
+            )  # fmt: skip
+    return torch.ops.posenc.rotary_embedding_qk(
+        q, k, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
+        rotary_start, attention_factor, axes, inverse,
+    )  # fmt: skip
+
+
+def rotary_embedding_qk_(
+    q: Tensor,
+    k: Tensor,
+    inv_freq: list[float],
+    position_ids: Tensor | None = None,
+    offset: int = 0,
+    seq_dim: int = 1,
+    interleaved: bool = True,
+    interleaved_out: bool | None = None,
+    rotary_start: int = 0,
+    attention_factor: float = 1.0,
+    axes: list[int] | None = None,
+    inverse: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """`rotary_embedding_qk` in place. q and k may be slices of one tensor, but not overlap."""
+    return torch.ops.posenc.rotary_embedding_qk_(
+        q, k, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
+        rotary_start, attention_factor, axes, inverse,
+    )  # fmt: skip
+
+
+def rotary_embedding_qkv(
+    qkv: Tensor,
+    inv_freq: list[float],
+    n_heads: int,
+    n_kv_heads: int,
+    position_ids: Tensor | None = None,
+    offset: int = 0,
+    seq_dim: int = 1,
+    interleaved: bool = True,
+    interleaved_out: bool | None = None,
+    rotary_start: int = 0,
+    attention_factor: float = 1.0,
+    axes: list[int] | None = None,
+    inverse: bool = False,
+) -> Tensor:
+    """`rotary_embedding` of the q and k in a packed projection; v passes bit for bit.
+
+    One pass over memory, without unpacking.
+
+    Args:
+        qkv: (B, L, n_heads + 2 n_kv_heads, D): heads of q, then of k, then of v (a fused
+            projection, grouped heads or not); or (B, L, 3, H, D), as flash-attention packs it.
+            Any strides.
+        n_heads, n_kv_heads: heads of q and of k; both H in the second layout.
+        seq_dim: 1, where both layouts have the time; ``ValueError`` for another.
+        inv_freq, ...: as in `rotary_embedding`.
+
+    Returns:
+        a tensor of qkv's shape and dtype.
+    """
+    return torch.ops.posenc.rotary_embedding_qkv(
+        qkv, inv_freq, n_heads, n_kv_heads, position_ids, offset, seq_dim, interleaved,
+        interleaved_out, rotary_start, attention_factor, axes, inverse,
+    )  # fmt: skip
+
+
+def rotary_embedding_qkv_(
+    qkv: Tensor,
+    inv_freq: list[float],
+    n_heads: int,
+    n_kv_heads: int,
+    position_ids: Tensor | None = None,
+    offset: int = 0,
+    seq_dim: int = 1,
+    interleaved: bool = True,
+    interleaved_out: bool | None = None,
+    rotary_start: int = 0,
+    attention_factor: float = 1.0,
+    axes: list[int] | None = None,
+    inverse: bool = False,
+) -> Tensor:
+    """`rotary_embedding_qkv` in place: q and k are rotated where they are, v is not touched."""
+    return torch.ops.posenc.rotary_embedding_qkv_(
+        qkv, inv_freq, n_heads, n_kv_heads, position_ids, offset, seq_dim, interleaved,
+        interleaved_out, rotary_start, attention_factor, axes, inverse,
     )  # fmt: skip
 
 
@@ -106,3 +246,30 @@ def apply_rotary(
         x, cos, sin, position_ids, seq_dim, interleaved, interleaved_out, rotary_start, inverse,
         doubled,
     )  # fmt: skip
+
+
+def convert_rope_weights(
+    weight: Tensor,
+    n_heads: int,
+    to: str,
+    rotary_dim: int | None = None,
+    rotary_start: int = 0,
+) -> Tensor:
+    """Reorders the rows of a q or k projection from one layout of the pairs to the other.
+
+    A model that was trained with interleaved pairs then runs with halves, and the other way round:
+    the scores stay what they were. Convert weight and bias of both the q and the k projection (and
+    the scale of a norm that q or k passes before the rotation, with ``n_heads=1``).
+
+    Args:
+        weight: (n_heads D, in), or a bias (n_heads D), any dtype.
+        n_heads: heads in the weight; for k the number of key heads.
+        to: ``"half"``: pairs (2i, 2i + 1) become (i, i + rotary_dim / 2), as Meta's Llama is
+            converted for transformers; ``"interleaved"``: the reverse.
+        rotary_dim: rotated channels of a head, even; None: all from ``rotary_start`` on.
+        rotary_start: first rotated channel. Channels that are not rotated stay in place.
+
+    Returns:
+        a tensor of weight's shape and dtype; ``ValueError`` for widths that do not fit.
+    """
+    return torch.ops.posenc.convert_rope_weights(weight, n_heads, to, rotary_dim, rotary_start)

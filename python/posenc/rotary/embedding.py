@@ -9,6 +9,8 @@ from torch import Tensor
 
 from .. import _C
 from .._layer import ROTARY_KEYS, Layer, any_int, positive_int, positive_real, real
+from ..functional.cached_keys import re_rotate, shift
+from ..functional.rotary import rotary_embedding, rotary_embedding_qk
 from .dictionary import arguments_from_config, read_scaling
 
 
@@ -130,16 +132,20 @@ class RotaryPositionalEmbedding(Layer):
         """A configuration that `from_config` reads as this layer."""
         return copy.deepcopy(self.config)
 
+    def _side_by_side(self, x: Tensor) -> bool:
+        """True for a 3-D x whose heads lie side by side on the last axis; False for plain heads."""
+        if torch.jit.is_tracing() or x.size(-1) == self.d_model:
+            return False
+        if x.dim() != 3 or x.size(-1) == 0 or x.size(-1) % self.d_model != 0:
+            raise ValueError(
+                "RotaryPositionalEmbedding: expected the last axis of x to be the head "
+                f"width d_model = {self.d_model} (or a 3-D x with heads side by side, a "
+                f"multiple of it), got shape {list(x.shape)}"
+            )
+        return True
+
     def _rotate(self, x: Tensor, position_ids: Tensor | None, offset: int) -> Tensor:
-        packed = False
-        if not torch.jit.is_tracing() and x.size(-1) != self.d_model:
-            packed = x.dim() == 3 and x.size(-1) > 0 and x.size(-1) % self.d_model == 0
-            if not packed:
-                raise ValueError(
-                    "RotaryPositionalEmbedding: expected the last axis of x to be the head "
-                    f"width d_model = {self.d_model} (or a 3-D x with heads side by side, a "
-                    f"multiple of it), got shape {list(x.shape)}"
-                )
+        packed = self._side_by_side(x)
         if packed:
             x = x.unflatten(-1, [-1, self.d_model])
         if self.depends_on_length:
@@ -157,7 +163,7 @@ class RotaryPositionalEmbedding(Layer):
                 self.inverse,
             )
         else:
-            x = torch.ops.posenc.rotary_embedding(
+            x = rotary_embedding(
                 x,
                 self.inv_freq,
                 position_ids,
@@ -175,6 +181,9 @@ class RotaryPositionalEmbedding(Layer):
     def _inv_freq_of_length(self, x: Tensor, position_ids: Tensor | None, offset: int) -> Tensor:
         """(B or 1, 1, n) float64: frequencies by the length that each row reaches."""
         lengths = torch.ops.posenc.rope_lengths(x, position_ids, offset, self.seq_dim)
+        return self._inv_freq_of_lengths(lengths)
+
+    def _inv_freq_of_lengths(self, lengths: Tensor) -> Tensor:
         if self.rope_type == "longrope":
             return torch.ops.posenc.longrope_inv_freq(
                 lengths, self.inv_freq, self.long_inv_freq, self.trained_length
@@ -202,8 +211,232 @@ class RotaryPositionalEmbedding(Layer):
     def rotate(
         self, q: Tensor, k: Tensor, position_ids: Tensor | None = None, offset: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Rotates q and k, whose head counts may differ, by the same positions."""
-        return self._rotate(q, position_ids, offset), self._rotate(k, position_ids, offset)
+        """Rotates q and k, whose head counts may differ, by the same positions, in one call."""
+        if self.depends_on_length:
+            return self._rotate(q, position_ids, offset), self._rotate(k, position_ids, offset)
+        q_packed, k_packed = self._side_by_side(q), self._side_by_side(k)
+        if q_packed:
+            q = q.unflatten(-1, [-1, self.d_model])
+        if k_packed:
+            k = k.unflatten(-1, [-1, self.d_model])
+        q, k = rotary_embedding_qk(
+            q,
+            k,
+            self.inv_freq,
+            position_ids,
+            offset,
+            self.seq_dim,
+            self.interleaved,
+            self.interleaved_out,
+            self.rotary_start,
+            self.attention_factor,
+            self.axes,
+            self.inverse,
+        )
+        return q.flatten(-2) if q_packed else q, k.flatten(-2) if k_packed else k
+
+    @torch.jit.export
+    def rotate_packed(
+        self,
+        qkv: Tensor,
+        n_kv_heads: int | None = None,
+        position_ids: Tensor | None = None,
+        offset: int = 0,
+    ) -> Tensor:
+        """Rotates q and k inside a packed projection, in one pass; v passes bit for bit.
+
+        Args:
+            qkv: (B, L, heads, D), heads of q, then of k, then of v; the same with the heads side by
+                side, (B, L, heads D); or (B, L, 3, H, D) as flash-attention packs it.
+            n_kv_heads: heads of k, and of v; None: a third of all.
+
+        Returns:
+            qkv's shape and dtype.
+        """
+        side_by_side = self._side_by_side(qkv)
+        if side_by_side:
+            qkv = qkv.unflatten(-1, [-1, self.d_model])
+        if qkv.dim() == 5:
+            n_heads = qkv.size(3)
+            n_kv = n_heads if n_kv_heads is None else n_kv_heads
+            rotated = 2
+        elif qkv.dim() == 4:
+            heads = qkv.size(2)
+            if n_kv_heads is None and heads % 3 != 0:
+                raise ValueError(
+                    "rotate_packed: expected n_kv_heads, or a number of heads divisible by 3, got "
+                    f"{heads} heads in qkv of shape {list(qkv.shape)}"
+                )
+            n_kv = heads // 3 if n_kv_heads is None else n_kv_heads
+            n_heads = heads - 2 * n_kv
+            rotated = n_heads + n_kv
+        else:
+            raise ValueError(
+                f"rotate_packed: expected qkv of shape (B, L, heads, {self.d_model}), "
+                f"(B, L, heads * {self.d_model}) or (B, L, 3, H, {self.d_model}), got "
+                f"{list(qkv.shape)}"
+            )
+        if n_heads < 1 or n_kv < 1:
+            raise ValueError(
+                "rotate_packed: expected heads of q and of k, got n_kv_heads "
+                f"{n_kv_heads} for qkv of shape {list(qkv.shape)}"
+            )
+        if self.depends_on_length:
+            front = self._rotate(qkv.narrow(2, 0, rotated), position_ids, offset)
+            qkv = torch.cat([front, qkv.narrow(2, rotated, qkv.size(2) - rotated)], 2)
+        else:
+            qkv = torch.ops.posenc.rotary_embedding_qkv(
+                qkv,
+                self.inv_freq,
+                n_heads,
+                n_kv,
+                position_ids,
+                offset,
+                self.seq_dim,
+                self.interleaved,
+                self.interleaved_out,
+                self.rotary_start,
+                self.attention_factor,
+                self.axes,
+                self.inverse,
+            )
+        return qkv.flatten(-2) if side_by_side else qkv
+
+    def inv_freq_at(self, length: int | Tensor) -> list[float] | Tensor:
+        """The frequencies that a sequence of ``length`` tokens is rotated by.
+
+        They depend on it for dynamic NTK and LongRoPE alone; elsewhere they are ``inv_freq``.
+
+        Args:
+            length: an int, or a tensor (B) of the rows' own lengths.
+
+        Returns:
+            list of n floats, or float64 (B, 1, n).
+        """
+        if isinstance(length, Tensor):
+            if self.depends_on_length:
+                return self._inv_freq_of_lengths(length)
+            freq = torch.tensor(self.inv_freq, dtype=torch.float64, device=length.device)
+            return freq.expand(length.size(0), 1, -1)
+        if not self.depends_on_length:
+            return list(self.inv_freq)
+        return self._inv_freq_of_lengths(torch.tensor([length])).flatten().tolist()
+
+    def _layout_out(self) -> bool:
+        """The layout that leaves `forward`: pairs or not."""
+        written = self.interleaved_out
+        return self.interleaved if written is None else written
+
+    def _turn(self) -> tuple[Any, ...]:
+        """Which channels of a key were turned, beside by how much."""
+        return self._layout_out(), self.rotary_start, self.rotary_dim, self.axes, self.inverse
+
+    @torch.jit.export
+    def shift(
+        self, keys: Tensor, delta: int | Tensor, inv_freq: list[float] | Tensor | None = None
+    ) -> Tensor:
+        """Moves cached keys, which this layer rotated, by ``delta`` positions.
+
+        A pure rotation of the layer's own channels: the attention factor that the keys carry is not
+        applied again. The next query stands where the keys now end.
+
+        Args:
+            keys: as they left the layer, any shape that it takes but heads side by side.
+            delta: one number, or a tensor (B) one a row, (B, L) one a key.
+            inv_freq: what the keys carry; needed where frequencies depend on the length
+                (``rope.inv_freq_at(length)``).
+
+        Raises:
+            ValueError: the layer has several position axes, whose keys no one number can move.
+        """
+        if self.axes is not None:
+            raise ValueError(
+                "RotaryPositionalEmbedding.shift: expected one position axis; keys that stand at "
+                "several positions each (images and videos among text) cannot be moved by one "
+                "number"
+            )
+        if inv_freq is None:
+            if self.depends_on_length:
+                raise ValueError(
+                    "RotaryPositionalEmbedding.shift: expected inv_freq, the frequencies that the "
+                    "keys carry (rope.inv_freq_at(length)), because those of type "
+                    f"{self.rope_type} depend on the length"
+                )
+            inv_freq = self.inv_freq
+        return shift(
+            keys,
+            delta,
+            inv_freq,
+            self.seq_dim,
+            self._layout_out(),
+            self.rotary_start,
+            self.inverse,
+        )
+
+    def re_rotate(
+        self,
+        keys: Tensor,
+        old: "RotaryPositionalEmbedding | list[float] | Tensor",
+        new: list[float] | Tensor | None = None,
+        position_ids: Tensor | None = None,
+        offset: int = 0,
+        old_attention_factor: float | None = None,
+    ) -> Tensor:
+        """Moves cached keys from the frequencies ``old`` to this layer's, or to ``new``.
+
+        With dynamic NTK, whose frequencies change as the text grows:
+
+        >>> old, new = rope.inv_freq_at(100), rope.inv_freq_at(101)
+        >>> keys = rope.re_rotate(keys, old, new)
+
+        With a layer that replaces another: ``extended.re_rotate(keys, original)``.
+
+        Args:
+            keys: as they left the layer that rotated them.
+            old: that layer, or its frequencies.
+            new: frequencies to move to; None: this layer's.
+            position_ids, offset: the positions that the keys were rotated at.
+            old_attention_factor: what the keys are scaled by; None: as ``old`` says, or this
+                layer's.
+        """
+        if isinstance(old, RotaryPositionalEmbedding):
+            if old._turn() != self._turn():
+                raise ValueError(
+                    "RotaryPositionalEmbedding.re_rotate: expected a layer of the same layout, "
+                    f"channels and axes, got {old} for {self}"
+                )
+            if old.depends_on_length:
+                raise ValueError(
+                    "RotaryPositionalEmbedding.re_rotate: expected the frequencies that the keys "
+                    "carry (old.inv_freq_at(length)), because those of type "
+                    f"{old.rope_type} depend on the length"
+                )
+            if old_attention_factor is None:
+                old_attention_factor = old.attention_factor
+            old = old.inv_freq
+        if new is None:
+            if self.depends_on_length:
+                raise ValueError(
+                    "RotaryPositionalEmbedding.re_rotate: expected new (rope.inv_freq_at(length)), "
+                    f"because the frequencies of type {self.rope_type} depend on the length"
+                )
+            new = self.inv_freq
+        if old_attention_factor is None:
+            old_attention_factor = self.attention_factor
+        return re_rotate(
+            keys,
+            old,
+            new,
+            position_ids,
+            offset,
+            self.seq_dim,
+            self._layout_out(),
+            self.rotary_start,
+            old_attention_factor,
+            self.attention_factor,
+            self.axes,
+            self.inverse,
+        )
 
     @torch.jit.export
     def apply_rotary_pos_emb(
@@ -221,52 +454,6 @@ class RotaryPositionalEmbedding(Layer):
                 f"({x.size(self.seq_dim)}), got {seq_len}"
             )
         return self._rotate(x, None, offset)
-
-    @torch.jit.export
-    def shift(self, k: Tensor, delta: int, deltas: Tensor | None = None) -> Tensor:
-        """Keys that were rotated before, moved by ``delta`` positions: what a cache needs when
-        tokens in front of them are dropped. A pure turn, whatever ``attention_factor`` is.
-
-        Args:
-            k: as `forward` returned it.
-            delta: positions to move by, negative towards the front.
-            deltas: (L), (1, L) or (B, L), integer or real: further moves of each token.
-
-        Raises:
-            ValueError: keys that cannot be moved by one number: with ``axes``, where images and
-                videos stand at several positions, and where the frequencies depend on the length.
-        """
-        if self.axes is not None:
-            raise ValueError(
-                "RotaryPositionalEmbedding.shift: expected one position axis; keys that stand at "
-                "several positions each (images and videos among text) cannot be moved by one "
-                "number"
-            )
-        if self.depends_on_length:
-            raise ValueError(
-                "RotaryPositionalEmbedding.shift: expected frequencies that do not depend on the "
-                f"length, as those of the scaling {self.rope_type} do: keys of another length are "
-                "to be rotated anew"
-            )
-        moves = deltas
-        if moves is None:
-            moves = torch.zeros(k.size(self.seq_dim), dtype=torch.int64, device=k.device)
-        layout, written = self.interleaved, self.interleaved_out
-        if written is not None:
-            layout = written
-        return torch.ops.posenc.rotary_embedding(
-            k,
-            self.inv_freq,
-            moves,
-            delta,
-            self.seq_dim,
-            layout,
-            None,
-            self.rotary_start,
-            1.0,
-            None,
-            self.inverse,
-        )
 
     def extra_repr(self) -> str:
         text = f"{self.d_model}, base={self.base:g}, interleaved={self.interleaved}"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from samples.compare import FLOATS, assert_near, assert_same, compute_unit, unit
-from samples.operators import DIFFERENTIABLE, OPERATORS, SAMPLES, skipped
+from samples.operators import DIFFERENTIABLE, OPERATORS, ROTATED, SAMPLES, skipped
 from torch.autograd import gradcheck, gradgradcheck
 
 by_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
@@ -326,22 +326,22 @@ def test_thread_count_changes_no_bit(sample):
 @by_sample
 def test_an_empty_batch_passes(sample):
     """No rows, no work, no error: forward and backward."""
-    if not sample.shapes or sample.op.base == "alibi_bias":
+    if not sample.shapes or not sample.op.batched:
         pytest.skip("no batch axis")
     if sample.case in ("row", "rank2") or str(sample) == "sinusoidal_encoding-pairs":
         pytest.skip("one row, no batch axis")
     tensors = {}
     for name, t in sample.tensors(torch.float32).items():
-        axis = {"position_ids": t.dim() - 2, "x": sample.options.get("seq_dim", 1) == 0}.get(
-            name, 0
-        )
         of_axes = sample.op.base in ("axial_rotary_embedding", "mixed_rotary_embedding")
         if of_axes and (name == "freqs" or (name == "position_ids" and t.dim() == 2)):
             tensors[name] = t
             continue
-        one_for_all = name == "weight" or t.dim() < 2 or (name in ("cos", "sin") and t.dim() == 2)
-        shared = name not in ("x", "q", "k", "v", "scores") and t.shape[int(axis)] == 1
-        tensors[name] = t if one_for_all or shared else t.narrow(int(axis), 0, 0)
+        second = name in ROTATED and sample.options.get("seq_dim", 1) == 0
+        axis = t.dim() - 2 if name == "position_ids" else int(second)
+        vector = t.dim() < 2 and name != "delta"
+        one_for_all = name == "weight" or vector or (name in ("cos", "sin") and t.dim() == 2)
+        shared = name not in (*ROTATED, "v", "scores") and t.shape[axis] == 1
+        tensors[name] = t if one_for_all or shared else t.narrow(axis, 0, 0)
     for name in sample.differentiable:
         tensors[name] = tensors[name].clone().requires_grad_()
     out = sample.run(tensors)

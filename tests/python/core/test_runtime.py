@@ -194,8 +194,9 @@ def test_a_process_survives_every_error(sample):
     tensors = sample.tensors(torch.float32)
     want = sample.run(tensors)
     kinds = (TypeError, ValueError, IndexError, RuntimeError, NotImplementedError)
-    with pytest.raises((TypeError, ValueError)):
-        sample.run({n: t.bool() for n, t in tensors.items()})
+    if sample.op.base != "convert_rope_weights":  # it moves rows of any dtype
+        with pytest.raises((TypeError, ValueError)):
+            sample.run({n: t.bool() for n, t in tensors.items()})
     scalars = {n: t.flatten()[0] for n, t in tensors.items()}
     if sample.op.base != "sinusoidal_encoding":  # it takes positions of any rank
         with pytest.raises(kinds):

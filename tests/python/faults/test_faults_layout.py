@@ -61,9 +61,18 @@ def test_L6_a_shift_uses_the_same_width(interleaved):
     rope = posenc.RotaryPositionalEmbedding(8, rotary_dim=4, interleaved=interleaved)
     key = torch.randn(1, 1, 1, 8, dtype=torch.float64)
     at_five = rope(key, None, 5)
-    shifted = rope(at_five, None, -2)
-    torch.testing.assert_close(shifted, rope(key, None, 3), rtol=0, atol=1e-12)
-    assert_same(shifted[..., 4:], key[..., 4:])
+    for shifted in (
+        rope.shift(at_five, -2),
+        rope.shift(at_five, torch.tensor([-2])),
+        P.shift(at_five, -2, rope.inv_freq, interleaved=interleaved),
+        rope(at_five, None, -2),
+    ):
+        torch.testing.assert_close(shifted, rope(key, None, 3), rtol=0, atol=1e-12)
+        assert_same(shifted[..., 4:], key[..., 4:])
+    last = posenc.RotaryPositionalEmbedding(8, rotary_start=4, interleaved=interleaved)
+    shifted = last.shift(last(key, None, 5), -2)
+    torch.testing.assert_close(shifted, last(key, None, 3), rtol=0, atol=1e-12)
+    assert_same(shifted[..., :4], key[..., :4])
 
 
 def variants(x):

@@ -1,5 +1,7 @@
 """K: positions in padded batches, caches, packed rows. A test has the name of its fault."""
 
+import itertools
+
 import posenc
 import posenc.functional as P
 import pytest
@@ -187,15 +189,106 @@ def test_K8_keys_are_shifted_after_eviction(interleaved):
     rope = posenc.RotaryPositionalEmbedding(8, interleaved=interleaved)
     keys = torch.randn(1, 6, 1, 8, dtype=torch.float64)
     cached = rope(keys)
-    kept = torch.cat((cached[:, :2], rope(cached[:, 4:], torch.tensor([-2, -2]))), 1)
+    kept = torch.cat((cached[:, :2], rope.shift(cached[:, 4:], -2)), 1)
     fresh = rope(torch.cat((keys[:, :2], keys[:, 4:]), 1))
     torch.testing.assert_close(kept, fresh, rtol=0, atol=1e-12)
     query = rope(torch.randn(1, 1, 1, 8, dtype=torch.float64), None, 4)
     torch.testing.assert_close((query * kept).sum(-1), (query * fresh).sum(-1))
+    # The same with a delta for each key, and by hand.
+    each = rope.shift(cached[:, [0, 1, 4, 5]], torch.tensor([[0, 0, -2, -2]]))
+    torch.testing.assert_close(each, fresh, rtol=0, atol=1e-12)
     back = P.rotary_embedding(
         cached[:, 4:], rope.inv_freq, torch.tensor([2, 2]), interleaved=interleaved, inverse=True
     )
     torch.testing.assert_close(back, kept[:, 2:], rtol=0, atol=1e-12)
+
+
+def test_K8_a_sink_cache_decodes_as_a_fresh_run():
+    """A window of six keys with two sinks, far past its size: each query sees what a run over the
+    kept keys alone would see."""
+    rope = posenc.RotaryPositionalEmbedding(8)
+    keys, queries = torch.randn(2, 1, 20, 1, 8, dtype=torch.float64).unbind(0)
+    cached, kept = keys[:, :0], []
+    for t in range(20):
+        if len(kept) == 6:  # the third key goes, those behind it close up
+            cached = torch.cat((cached[:, :2], rope.shift(cached[:, 3:], -1)), 1)
+            kept.pop(2)
+        kept.append(t)
+        key = rope(keys[:, t : t + 1], None, len(kept) - 1)
+        cached = torch.cat((cached, key), 1)
+        query = rope(queries[:, t : t + 1], None, len(kept) - 1)
+        fresh = rope(keys[:, kept])
+        torch.testing.assert_close((query * cached).sum(-1), (query * fresh).sum(-1))
+    assert kept == [0, 1, 16, 17, 18, 19]
+
+
+def test_K1_rotation_of_padded_rows():
+    """q and k at positions counted from the mask: real tokens as in the run without padding, bit
+    for bit, on either side; the next token of each row stands at its number of real tokens."""
+    rope = posenc.RotaryPositionalEmbedding(8)
+    q, k = torch.randn(1, 3, 4, 8), torch.randn(1, 3, 2, 8)
+    want = rope.rotate(q, k)
+    for mask in (LEFT, RIGHT):
+        keep = mask[0].bool()
+        padded = [torch.full((1, 5, t.shape[2], 8), 1e4) for t in (q, k)]
+        for wide, t in zip(padded, (q, k), strict=True):
+            wide[:, keep] = t
+        out = rope.rotate(*padded, P.positions_from_mask(mask))
+        assert_same([t[:, keep] for t in out], want)
+        token = torch.randn(1, 1, 4, 8), torch.randn(1, 1, 2, 8)
+        place = P.positions_from_offsets(mask.sum(-1), 1)
+        assert_same(rope.rotate(*token, place), rope.rotate(*token, None, 3))
+
+
+def test_K2_each_row_of_a_batch_rotates_at_its_own_place():
+    """Real lengths 5 and 3: a step of two tokens is at [5, 6] and [3, 4], as each row alone."""
+    rope = posenc.RotaryPositionalEmbedding(8)
+    offsets = torch.tensor([5, 3])
+    q, k = torch.randn(2, 2, 4, 8), torch.randn(2, 2, 1, 8)
+    out = rope.rotate(q, k, P.positions_from_offsets(offsets, 2))
+    packed = rope.rotate_packed(torch.cat((q, k, k), 2), 1, P.positions_from_offsets(offsets, 2))
+    for b in range(2):
+        alone = rope.rotate(q[b : b + 1], k[b : b + 1], None, offsets[b].item())
+        assert_same([t[b : b + 1] for t in out], alone)
+        assert_same(packed[b : b + 1, :, :5], torch.cat(alone, 2))
+
+
+def test_K5_packed_rows_rotate_as_their_documents_alone():
+    """Documents of 4, 1, 0 and 3 tokens in one row, by cumulated lengths and by ids; and packed
+    chunks of documents whose beginnings are cached."""
+    rope = posenc.RotaryPositionalEmbedding(8)
+    q, k = torch.randn(1, 8, 4, 8), torch.randn(1, 8, 2, 8)
+    bounds = torch.tensor([0, 4, 5, 5, 8], dtype=torch.int32)
+    ids = torch.tensor([[1, 1, 1, 1, 2, 4, 4, 4]])
+    cached = torch.tensor([10, 0, 7, 100])
+    for positions, start in (
+        (P.positions_from_cu_seqlens(bounds, 8), torch.zeros(4)),
+        (P.positions_from_documents(ids), torch.zeros(4)),
+        (P.positions_from_cu_seqlens(bounds, 8, cached), cached),
+    ):
+        out = rope.rotate(q, k, positions)
+        for (a, b), first in zip(itertools.pairwise(bounds.tolist()), start.tolist(), strict=True):
+            alone = rope.rotate(q[:, a:b], k[:, a:b], None, int(first))
+            assert_same([t[:, a:b] for t in out], alone)
+    with pytest.raises(ValueError, match=r"offsets .*\(4\).*\[3\]"):
+        P.positions_from_cu_seqlens(bounds, 8, cached[:3])
+
+
+@pytest.mark.parametrize("zigzag", (False, True))
+def test_ranks_of_a_context_parallel_group_rotate_their_part(zigzag):
+    """Each rank's q and k are those of the whole, also where documents are packed in the row."""
+    rope = posenc.RotaryPositionalEmbedding(8)
+    q, k = torch.randn(2, 12, 4, 8), torch.randn(2, 12, 2, 8)
+    documents = torch.tensor([[1, 1, 1, 1, 1, 2, 2, 3, 3, 3, 3, 3]])
+    whole, packed = rope.rotate(q, k), rope.rotate(q, k, P.positions_from_documents(documents))
+    for rank in range(3):
+        own = P.positions_for_context_parallel(12, rank, 3, zigzag)
+        mine = [t[:, own] for t in (q, k)]
+        assert_same(rope.rotate(*mine, own), [t[:, own] for t in whole])
+        ids = P.positions_from_documents(documents)[:, own]
+        assert_same(rope.rotate(*mine, ids), [t[:, own] for t in packed])
+        if not zigzag:  # a run of positions: an offset says the same
+            assert_same(rope.rotate(*mine, None, 4 * rank), [t[:, own] for t in whole])
 
 
 def test_slices_of_a_context_parallel_group():

@@ -155,3 +155,47 @@ class TestFrequenciesThatFollowTheLength:
             _, cache = layer.forward_cached(x[:, :7])
             for t in range(7, 16):
                 _, cache = layer.forward_cached(x[:, t : t + 1], cache)
+
+    def test_S2_the_angle_between_an_old_key_and_a_new_query(self):
+        """Query 15, key 3, after growing from 8 to 16: 0.04 where both turn by 1/300; the mix
+        of an old key and a new query gives 15/300 - 3/100 = 0.02."""
+        module = rope(4, "dynamic", **self.keys)
+        unit = torch.tensor([0.0, 0.0, 1.0, 0.0], dtype=torch.float64).expand(1, 1, 1, 4)
+        assert module.inv_freq_at(8)[1] == pytest.approx(1 / 100, rel=1e-14)
+        assert module.inv_freq_at(16)[1] == pytest.approx(1 / 300, rel=1e-14)
+        query = P.rotary_embedding(unit, module.inv_freq_at(16), offset=15)
+        key = P.rotary_embedding(unit, module.inv_freq_at(8), offset=3)
+
+        def angle(k):
+            return torch.acos((query * k).sum()).item()
+
+        assert angle(key) == pytest.approx(0.02, abs=1e-9)
+        moved = module.re_rotate(key, module.inv_freq_at(8), module.inv_freq_at(16), offset=3)
+        assert angle(moved) == pytest.approx(0.04, abs=1e-9)
+
+    @pytest.mark.parametrize("package", (posenc, posenc.cpp), ids=("python", "cpp"))
+    def test_S2_a_cache_that_is_moved_along_equals_the_full_forward(self, package):
+        """Rows of lengths 5, 9 and 12 grow by a token at a time: every row's scores, over keys that
+        are moved to the frequencies of its own length, are those of its own full forward."""
+        module = package.RotaryPositionalEmbedding(8, scaling={"rope_type": "dynamic", **self.keys})
+        q, k = torch.randn(2, 3, 16, 2, 8, dtype=torch.float64).unbind(0)
+        lengths = torch.tensor([5, 9, 12])
+        width = 12
+        at = torch.arange(width).expand(3, width)
+        cached = P.rotary_embedding(k[:, :width], module.inv_freq_at(lengths), at)
+        for _ in range(4):
+            old, new = module.inv_freq_at(lengths), module.inv_freq_at(lengths + 1)
+            # What lies past a row's end is no token yet; its place is filled below.
+            cached = torch.cat((cached, torch.zeros_like(cached[:, :1])), 1)
+            at = torch.arange(cached.shape[1]).expand(3, -1)
+            cached = module.re_rotate(cached, old, new, at)
+            rows = torch.arange(3)
+            place = P.positions_from_offsets(lengths, 1)
+            cached[rows, lengths] = P.rotary_embedding(k[rows, lengths][:, None], new, place)[:, 0]
+            query = P.rotary_embedding(q[rows, lengths][:, None], new, place)[:, 0]
+            lengths = lengths + 1
+            for b, n in enumerate(lengths.tolist()):
+                scores = torch.einsum("hd,lhd->hl", query[b], cached[b, :n])
+                full_q, full_k = module.rotate(q[b : b + 1, :n], k[b : b + 1, :n])
+                want = torch.einsum("hd,lhd->hl", full_q[0, -1], full_k[0])
+                torch.testing.assert_close(scores, want, rtol=0, atol=1e-11)

@@ -14,8 +14,16 @@ import torch
 
 from samples.compare import FLOATS, array, assert_near, tensors_of
 
-PHASES = (
+ROTATIONS = (
     "rotary_embedding",
+    "rotary_embedding_qk",
+    "rotary_embedding_qkv",
+    "re_rotate",
+    "shift",
+)
+ROTATED = ("x", "q", "k", "qkv", "keys")
+PHASES = (
+    *ROTATIONS,
     "axial_rotary_embedding",
     "mixed_rotary_embedding",
     "sinusoidal_encoding",
@@ -39,6 +47,8 @@ class Operator:
     differentiable: tuple[str, ...] = ()
     second_order: bool = True
     skips: bool = False
+    batched: bool = True
+    """The inputs have a batch axis."""
     dtypes: tuple[torch.dtype, ...] = FLOATS
 
     @property
@@ -64,15 +74,22 @@ OPERATORS = {
     for op in (
         Operator("rotary_embedding", 4, ("x",)),
         Operator("rotary_embedding.Tensor", 4, ("x", "inv_freq")),
+        Operator("rotary_embedding_qk", 4, ("q", "k")),
+        Operator("rotary_embedding_qkv", 4, ("qkv",)),
+        Operator("re_rotate", 4, ("keys",)),
+        Operator("re_rotate.Tensor", 4, ("keys", "old_inv_freq", "new_inv_freq")),
+        Operator("shift", 4, ("keys",)),
+        Operator("shift.Tensor", 4, ("keys", "inv_freq")),
         Operator("apply_rotary", 4, ("x", "cos", "sin")),
         Operator("axial_rotary_embedding", 8, ("x",)),
         Operator("mixed_rotary_embedding", 8, ("x", "freqs")),
+        Operator("convert_rope_weights", 0, ("weight",), batched=False),
         Operator("sinusoidal_encoding", 2),
         Operator("add_sinusoidal", 4, ("x",)),
         Operator("add_positions", 1, ("x", "weight")),
         Operator("embed_tokens", 4, ("weight",)),
-        Operator("alibi_bias", 2),
-        Operator("alibi_bias.Tensor", 2, ("slopes",)),
+        Operator("alibi_bias", 2, batched=False),
+        Operator("alibi_bias.Tensor", 2, ("slopes",), batched=False),
         Operator("alibi_softmax", 16, ("scores",)),
         Operator("alibi_attention", 24, ("q", "k", "v"), skips=True),
         Operator("alibi_attention.Tensor", 24, ("q", "k", "v", "slopes"), skips=True),
@@ -128,10 +145,12 @@ class Sample:
     def magnitude(self, tensors):
         """Largest number that the arithmetic meets."""
         sizes = [1.0]
-        for name in ("x", "v", "weight", "out1", "out2"):
+        rotated = ROTATED if self.op.base in ROTATIONS else ()
+        for name in ("x", "v", "weight", "out1", "out2", *rotated):
             if name in tensors and tensors[name].numel():
                 sizes.append(tensors[name].detach().double().abs().max().item())
         factor = max(1.0, abs(self.options.get("attention_factor", 1.0)))
+        factor *= max(1.0, self.options.get("new_attention_factor", 1.0))
         if "q" not in tensors:
             factor *= max(1.0, abs(self.options.get("scale", 1.0)))
         for name in ("cos", "sin"):
@@ -142,16 +161,17 @@ class Sample:
     def phase_steps(self, tensors):
         """Roundings of a phase in fp64: a product of this size is that many units off."""
         size = abs(self.options.get("offset") or 0)
-        for name in ("x", "position_ids"):
+        for name in (*ROTATED, "position_ids", "delta"):
             if name in tensors and self.op.base in PHASES:
                 t = tensors[name].detach().double().abs()
-                size += max(t.shape) if name == "x" else t.max().item()
+                size += max(t.shape) if name in ROTATED else t.max().item()
         return 2 * size
 
     def check(self, actual, expected, tensors, what=""):
         for number, (a, e) in enumerate(zip(actual, expected, strict=True)):
             magnitude = self.magnitude(tensors) * math.sqrt(2)
-            if number == 1 or self.op.base == "alibi_bias":
+            statistics = number == 1 and self.op.base not in ROTATIONS
+            if statistics or self.op.base == "alibi_bias":
                 finite = e[abs(e) != math.inf]
                 magnitude = max(1.0, abs(finite).max()) if finite.size else 1.0
             assert_near(
@@ -375,6 +395,187 @@ def rows():
         {"x": (2, 8, 3, 8), "freqs": (2, 3, 4), "position_ids": SMALL_IDS},
         {"n_prefix": 2, "n_suffix": 1, "offset": 2},
     )
+
+    both = "rotary_embedding_qk"
+    qk = {"q": X4, "k": (2, 5, 1, 8)}
+    yield both, "pairs", qk, {"inv_freq": FREQ4}
+    yield both, "halves", qk, {"inv_freq": FREQ4, "interleaved": False, "offset": 9}
+    yield both, "ids_batch", {**qk, "position_ids": BATCH_IDS}, {"inv_freq": FREQ4, "offset": 2}
+    yield (
+        both,
+        "axes",
+        {**qk, "position_ids": AXIS_IDS},
+        {"inv_freq": FREQ4, "axes": [0, 1, 2, 1], "interleaved": False},
+    )
+    yield (
+        both,
+        "partial",
+        {"q": (2, 5, 3, 11), "k": (2, 5, 2, 9)},
+        {"inv_freq": FREQ3, "rotary_start": 3, "attention_factor": 1.346574},
+    )
+    yield both, "pairs_to_halves", qk, {"inv_freq": FREQ4, "interleaved_out": False}
+    yield both, "inverse", qk, {"inv_freq": FREQ4, "inverse": True, "attention_factor": 0.5}
+    yield (
+        both,
+        "heads_first",
+        {"q": (2, 4, 5, 8), "k": (2, 2, 5, 8), "position_ids": BATCH_IDS},
+        {"inv_freq": FREQ4, "seq_dim": 2, "interleaved": False},
+    )
+    yield (
+        both,
+        "time_first",
+        {"q": (5, 2, 3, 8), "k": (5, 2, 1, 8)},
+        {
+            "inv_freq": FREQ4,
+            "seq_dim": 0,
+        },
+    )
+    yield both, "ranks", {"q": X4, "k": (2, 5, 8)}, {"inv_freq": FREQ4}
+    yield both, "rank2", {"q": (5, 8), "k": (5, 8)}, {"inv_freq": FREQ4, "seq_dim": 0}
+    yield (
+        both,
+        "one_token",
+        {"q": (1, 1, 3, 8), "k": (1, 1, 1, 8)},
+        {
+            "inv_freq": FREQ4,
+            "offset": 77,
+        },
+    )
+    yield (
+        both,
+        "wide",
+        {"q": (1, 131, 3, 64), "k": (1, 131, 2, 64)},
+        {"inv_freq": FREQ32, "offset": 61},
+        True,
+    )
+
+    packed = "rotary_embedding_qkv"
+    grouped = {"qkv": (2, 5, 5, 8)}
+    heads = {"inv_freq": FREQ4, "n_heads": 3, "n_kv_heads": 1}
+    yield packed, "grouped", grouped, heads
+    yield packed, "halves", grouped, {**heads, "interleaved": False, "offset": 9}
+    yield packed, "ids_batch", {**grouped, "position_ids": BATCH_IDS}, heads
+    yield packed, "axes", {**grouped, "position_ids": AXIS_IDS}, {**heads, "axes": [0, 1, 2, 1]}
+    yield packed, "pairs_to_halves", grouped, {**heads, "interleaved_out": False}
+    yield (
+        packed,
+        "partial",
+        {"qkv": (2, 5, 6, 11)},
+        {
+            "inv_freq": FREQ3,
+            "n_heads": 2,
+            "n_kv_heads": 2,
+            "rotary_start": 3,
+            "attention_factor": 1.346574,
+        },
+    )
+    three = {"inv_freq": FREQ4, "n_heads": 2, "n_kv_heads": 2}
+    yield packed, "three", {"qkv": (2, 5, 3, 2, 8)}, {**three, "interleaved": False}
+    yield (
+        packed,
+        "three_inverse",
+        {"qkv": (2, 5, 3, 2, 8), "position_ids": SMALL_IDS},
+        {**three, "inverse": True, "seq_dim": -4},
+    )
+    yield (
+        packed,
+        "one_token",
+        {"qkv": (1, 1, 3, 1, 8)},
+        {
+            "inv_freq": FREQ4,
+            "n_heads": 1,
+            "n_kv_heads": 1,
+            "offset": 77,
+        },
+    )
+    yield (
+        packed,
+        "wide",
+        {"qkv": (1, 131, 5, 64)},
+        {"inv_freq": FREQ32, "n_heads": 3, "n_kv_heads": 1, "offset": 61},
+        True,
+    )
+
+    moved = "re_rotate"
+    keys = {"keys": X4}
+    slower = [f * 0.3 for f in FREQ4]
+    both_sets = {"old_inv_freq": FREQ4, "new_inv_freq": slower}
+    yield moved, "pairs", keys, {**both_sets, "offset": 9}
+    yield moved, "halves", {**keys, "position_ids": BATCH_IDS}, {**both_sets, "interleaved": False}
+    yield (
+        moved,
+        "factors",
+        {"keys": (2, 3, 5, 11)},
+        {
+            **both_sets,
+            "seq_dim": 2,
+            "rotary_start": 2,
+            "old_attention_factor": 1.2,
+            "new_attention_factor": 1.5,
+        },
+    )
+    yield (
+        moved,
+        "axes",
+        {**keys, "position_ids": AXIS_IDS},
+        {**both_sets, "axes": [0, 1, 2, 1], "inverse": True},
+    )
+    vectors = {"old_inv_freq": freq, "new_inv_freq": freq * 0.3}
+    yield f"{moved}.Tensor", "vectors", {**keys, **vectors}, {"offset": 9, "interleaved": False}
+    yield (
+        f"{moved}.Tensor",
+        "per_batch",
+        {**keys, "old_inv_freq": freq, "new_inv_freq": per_batch, "position_ids": SMALL_IDS},
+        {"new_attention_factor": 1.5},
+    )
+    yield (
+        f"{moved}.Tensor",
+        "per_batch_both",
+        {**keys, "old_inv_freq": per_batch, "new_inv_freq": per_batch * 0.9},
+        {},
+    )
+
+    near = "shift"
+    for case, delta in (
+        ("one", ids([-2])),
+        ("rows", ids([3, -70])),
+        ("each", SMALL_IDS - 4),
+        ("each_for_all", SMALL_IDS[:1] - 4),
+        ("column", ids([3], [-70])),
+        ("real", ids([0.5, -7.25])),
+    ):
+        yield near, case, {**keys, "delta": delta}, {"inv_freq": FREQ4}
+    yield (
+        near,
+        "partial",
+        {"keys": (2, 3, 5, 11), "delta": ids([3, -70])},
+        {"inv_freq": FREQ3, "seq_dim": 2, "interleaved": False, "rotary_start": 3},
+    )
+    yield (
+        near,
+        "inverse",
+        {**keys, "delta": ids([3, -70])},
+        {"inv_freq": FREQ4, "inverse": True},
+    )
+    yield near, "rank2", {"keys": (5, 8), "delta": ids([4])}, {"inv_freq": FREQ4, "seq_dim": 0}
+    yield f"{near}.Tensor", "vector", {**keys, "delta": ids([-2]), "inv_freq": freq}, {}
+    yield (
+        f"{near}.Tensor",
+        "per_batch",
+        {**keys, "delta": ids([3, -7]), "inv_freq": per_batch},
+        {"interleaved": False},
+    )
+
+    layouts = "convert_rope_weights"
+    for to in ("half", "interleaved"):
+        yield layouts, f"weight_to_{to}", {"weight": (24, 5)}, {"n_heads": 3, "to": to}
+        yield layouts, f"bias_to_{to}", {"weight": (24,)}, {"n_heads": 2, "to": to}
+        yield (
+            layouts,
+            f"partial_to_{to}",
+            {"weight": (22, 3)},
+            {"n_heads": 2, "to": to, "rotary_dim": 6, "rotary_start": 3},
+        )
 
     given = "apply_rotary"
     x = (2, 3, 5, 8)
