@@ -1,4 +1,4 @@
-"""The README's code runs as it stands, and what it names exists."""
+"""The code of the README and of the guides runs as it stands, and what they name exists."""
 
 import os
 import re
@@ -10,11 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 README = (ROOT / "README.md").read_text()
+GUIDES = [path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks(language: str) -> list[str]:
-    return [code for name, code in BLOCK.findall(README) if name == language]
+def blocks(language: str, pages=(README,)) -> list[str]:
+    return [code for page in pages for name, code in BLOCK.findall(page) if name == language]
 
 
 def first_words(code: str) -> str:
@@ -22,7 +23,7 @@ def first_words(code: str) -> str:
     return lines[0][:40]
 
 
-@pytest.mark.parametrize("code", [pytest.param(c, id=first_words(c)) for c in blocks("python")])
+@pytest.mark.parametrize("code", [pytest.param(c, id=first_words(c)) for c in blocks("python", [README, *GUIDES])])
 def test_python_block_runs(code, tmp_path):
     if "torch.jit" in code and sys.version_info >= (3, 14):
         pytest.skip("torch.jit.script is gone from Python 3.14 on")
