@@ -20,9 +20,15 @@
 #include <posenc/rotary/axial.h>
 #include <posenc/rotary/axial_module.h>
 #include <posenc/rotary/grid_positions.h>
+#include <posenc/rotary/learned_rotary.h>
+#include <posenc/rotary/learned_rotary_module.h>
+#include <posenc/rotary/query_temperature.h>
+#include <posenc/rotary/query_temperature_module.h>
 #include <posenc/rotary/rotary.h>
 #include <posenc/rotary/rotary_cache.h>
 #include <posenc/rotary/rotary_module.h>
 #include <posenc/rotary/rotary_qk.h>
 #include <posenc/rotary/rotary_qkv.h>
 #include <posenc/rotary/rotary_weights.h>
+#include <posenc/rotary/xpos.h>
+#include <posenc/rotary/xpos_module.h>

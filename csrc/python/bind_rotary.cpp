@@ -81,7 +81,12 @@ void bind_rotary(py::module& m) {
                   py::arg("layer_type") = py::none())
       .def("to_dict", &RopeOptions::to_dict)
       .def_static("dict_keys", &RopeOptions::dict_keys)
-      .def("check", &RopeOptions::check)
+      .def(
+          "check",
+          [](const RopeOptions& options, const std::string& where) {
+            options.check(where.c_str());
+          },
+          py::arg("where") = "RotaryPositionalEmbedding")
       .def("reads_pairs", &RopeOptions::reads_pairs)
       .def("resolved_axes", &RopeOptions::resolved_axes)
       .def("width", &RopeOptions::width)

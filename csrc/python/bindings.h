@@ -18,6 +18,7 @@ namespace py = pybind11;
 void bind_tensor_slots(py::module& m);
 void bind_rotary(py::module& m);
 void bind_axial(py::module& m);
+void bind_rotary_relatives(py::module& m);
 void bind_absolute(py::module& m);
 void bind_attention(py::module& m);
 

@@ -35,6 +35,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   posenc::python::bind_tensor_slots(m);
   posenc::python::bind_rotary(m);
   posenc::python::bind_axial(m);
+  posenc::python::bind_rotary_relatives(m);
   posenc::python::bind_absolute(m);
   posenc::python::bind_attention(m);
 }

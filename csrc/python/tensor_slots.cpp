@@ -1,6 +1,7 @@
 #include "bindings.h"
 
 #include <posenc/rotary/axial_module.h>
+#include <posenc/rotary/learned_rotary_module.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
@@ -27,6 +28,9 @@ class TensorSlots {
         add(prefix + "weight", &embedding->weight);
       } else if (auto* mixed = m.as<nn::MixedRotaryEmbeddingImpl>()) {
         add(prefix + "freqs", &mixed->freqs);
+      } else if (auto* learned = m.as<nn::LearnedRotaryEmbeddingImpl>()) {
+        add(prefix + "alpha", &learned->alpha);
+        add(prefix + "freqs", &learned->freqs);
       }
     }
     TORCH_CHECK(slots_.size() == module_->parameters().size() && module_->buffers().empty(),

@@ -100,9 +100,13 @@ from .factory import choose_positional_encoding  # noqa: E402
 from .functional import convert_rope_weights  # noqa: E402
 from .rotary import (  # noqa: E402
     AxialRotaryEmbedding,
+    LearnedRotaryEmbedding,
     LongSequenceRoPE,
     MixedRotaryEmbedding,
+    QueryTemperature,
     RotaryPositionalEmbedding,
+    XPosRotaryEmbedding,
+    nope_layers,
 )
 
 #: Loaded when first used: the import of posenc stays quick and needs torch alone.
@@ -113,12 +117,15 @@ __all__ = [
     "AxialRotaryEmbedding",
     "KVCache",
     "LearnedPositionalEncoding",
+    "LearnedRotaryEmbedding",
     "LongSequenceRoPE",
     "MixedRotaryEmbedding",
+    "QueryTemperature",
     "RoPEAttention",
     "RotaryPositionalEmbedding",
     "SinusoidalPositionalEncoding",
     "TransformerEmbedding",
+    "XPosRotaryEmbedding",
     "add_positional_encoding",
     "alibi_bias",
     "alibi_slopes",
@@ -129,6 +136,7 @@ __all__ = [
     "functional",
     "get_include",
     "get_positional_encoding",
+    "nope_layers",
 ]
 
 

@@ -1,9 +1,10 @@
 """What the layers share: a base class without derived state, and checks of arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 # Where other codes keep derived tensors. Such keys are found in checkpoints, mean nothing to
 # layers that keep none, and must neither fail a strict load nor change anything.
@@ -108,6 +109,31 @@ class Layer(nn.Module):
             unexpected_keys,
             error_msgs,
         )
+
+
+_HALF_TYPES = (torch.bfloat16, torch.float16)
+
+
+def at_least_float32(dtype: torch.dtype | None) -> torch.dtype:
+    """``dtype``, torch's default one for None, with float32 in place of a half type."""
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    return torch.float32 if dtype in _HALF_TYPES else dtype
+
+
+class KeepsFloat32:
+    """Mixed into a module whose parameters a half type would ruin: casts to one pass them by.
+
+    ``.to``, ``.half()``, ``.bfloat16()`` of the module or of a parent move such a parameter to
+    the device that they name and leave its dtype.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        def keep(t: Tensor) -> Tensor:
+            made = fn(t)
+            narrowed = made.dtype in _HALF_TYPES and t.dtype not in _HALF_TYPES
+            return t.to(made.device) if narrowed else made
+
+        return super()._apply(keep, recurse)  # type: ignore[misc]
 
 
 def positive_int(where: str, name: str, value: Any) -> int:

@@ -16,7 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from . import _C
-from ._layer import ALIBI_KEYS, INDEX_KEYS, ROTARY_KEYS, TABLE_KEYS, Layer
+from ._layer import (
+    ALIBI_KEYS,
+    INDEX_KEYS,
+    ROTARY_KEYS,
+    TABLE_KEYS,
+    KeepsFloat32,
+    Layer,
+    at_least_float32,
+)
+from .rotary import LearnedRotaryEmbedding as _LearnedLayer
+from .rotary import XPosRotaryEmbedding as _XPosLayer
 from .rotary.dictionary import arguments_from_config, read_scaling
 
 __all__ = [
@@ -24,12 +34,15 @@ __all__ = [
     "AxialRotaryEmbedding",
     "KVCache",
     "LearnedPositionalEncoding",
+    "LearnedRotaryEmbedding",
     "LongSequenceRoPE",
     "MixedRotaryEmbedding",
+    "QueryTemperature",
     "RoPEAttention",
     "RotaryPositionalEmbedding",
     "SinusoidalPositionalEncoding",
     "TransformerEmbedding",
+    "XPosRotaryEmbedding",
 ]
 
 
@@ -343,6 +356,147 @@ class MixedRotaryEmbedding(_CppModule):
     def rotate(self, q: Tensor, k: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Rotates q and k by the same positions."""
         return self._call("rotate", q, k, position_ids)
+
+
+class XPosRotaryEmbedding(_CppModule):
+    """``posenc::nn::XPosRotaryEmbedding``; see `posenc.XPosRotaryEmbedding`."""
+
+    _legacy_keys = _XPosLayer._legacy_keys
+
+    def __init__(
+        self,
+        head_dim: int,
+        base: float = 10000.0,
+        scale_base: float = 512.0,
+        centre: float = 0.0,
+        interleaved: bool = True,
+        seq_dim: int = 1,
+        gamma: float = 0.4,
+        *,
+        rotary_dim: int | None = None,
+        rotary_start: int = 0,
+    ) -> None:
+        super().__init__(
+            (head_dim,),
+            {
+                "base": base,
+                "scale_base": scale_base,
+                "centre": centre,
+                "interleaved": interleaved,
+                "seq_dim": seq_dim,
+                "gamma": gamma,
+                "rotary_dim": rotary_dim,
+                "rotary_start": rotary_start,
+            },
+        )
+
+    @property
+    def inv_freq(self) -> list[float]:
+        """The frequencies, radians per position."""
+        return list(self._cpp.inv_freq)
+
+    def forward(
+        self,
+        x: Tensor,
+        position_ids: Tensor | None = None,
+        offset: int = 0,
+        is_key: bool = False,
+    ) -> Tensor:
+        """Rotates and scales queries, or keys; see `posenc.XPosRotaryEmbedding.forward`."""
+        return self._call("forward", x, position_ids, offset, is_key)
+
+    def rotate(
+        self, q: Tensor, k: Tensor, position_ids: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """q and k at the same positions."""
+        return self._call("rotate", q, k, position_ids, offset)
+
+
+class QueryTemperature(_CppModule):
+    """``posenc::nn::QueryTemperature``; see `posenc.QueryTemperature`."""
+
+    def __init__(
+        self,
+        scale: float = 0.1,
+        floor_scale: float = 8192.0,
+        shift: float = 1.0,
+        *,
+        seq_dim: int = 1,
+    ) -> None:
+        super().__init__(
+            (),
+            {"scale": scale, "floor_scale": floor_scale, "shift": shift, "seq_dim": seq_dim},
+        )
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None, offset: int = 0) -> Tensor:
+        """Scales queries; see `posenc.QueryTemperature.forward`."""
+        return self._call("forward", x, position_ids, offset)
+
+
+class LearnedRotaryEmbedding(KeepsFloat32, _CppModule):
+    """``posenc::nn::LearnedRotaryEmbedding``; see `posenc.LearnedRotaryEmbedding`."""
+
+    _legacy_keys = _LearnedLayer._legacy_keys
+
+    def __init__(
+        self,
+        head_dim: int,
+        base: float = 10000.0,
+        n_heads: int | None = None,
+        parametrisation: str = "log",
+        max_seq_len: int = 5000,
+        *,
+        interleaved: bool = True,
+        rotary_dim: int | None = None,
+        rotary_start: int = 0,
+        axes: list[int] | None = None,
+        seq_dim: int = 1,
+        scaling: Mapping[str, Any] | None = None,
+        attention_factor: float | None = None,
+        interleaved_out: bool | None = None,
+        inverse: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            (head_dim,),
+            {
+                "scaling": None if scaling is None else dict(scaling),
+                "base": base,
+                "n_heads": n_heads,
+                "parametrisation": parametrisation,
+                "max_seq_len": max_seq_len,
+                "interleaved": interleaved,
+                "rotary_dim": rotary_dim,
+                "rotary_start": rotary_start,
+                "axes": axes,
+                "seq_dim": seq_dim,
+                "attention_factor": attention_factor,
+                "interleaved_out": interleaved_out,
+                "inverse": inverse,
+            },
+            device,
+            None if dtype is None else at_least_float32(dtype),
+        )
+
+    @property
+    def inv_freq(self) -> list[float]:
+        """The initial frequencies, radians per position."""
+        return list(self._cpp.inv_freq)
+
+    def frequencies(self) -> Tensor:
+        """The current frequencies, float64; see `posenc.LearnedRotaryEmbedding.frequencies`."""
+        return self._call("frequencies")
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None, offset: int = 0) -> Tensor:
+        """Rotates x; see `posenc.RotaryPositionalEmbedding.forward`."""
+        return self._call("forward", x, position_ids, offset)
+
+    def rotate(
+        self, q: Tensor, k: Tensor, position_ids: Tensor | None = None, offset: int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """Rotates q and k by the same positions."""
+        return self._call("rotate", q, k, position_ids, offset)
 
 
 class SinusoidalPositionalEncoding(_CppModule):

@@ -22,6 +22,7 @@ from reference.positions import (
     positions_from_mask,
     positions_from_offsets,
 )
+from reference.relatives import query_temperature, xpos_embedding, xpos_zeta
 from reference.rotary import (
     apply_rotary,
     convert_rope_weights,
@@ -53,6 +54,7 @@ __all__ = [
     "positions_from_documents",
     "positions_from_mask",
     "positions_from_offsets",
+    "query_temperature",
     "re_rotate",
     "rope_axes",
     "rope_inv_freq",
@@ -62,4 +64,6 @@ __all__ = [
     "shift",
     "sinusoidal_encoding",
     "sinusoidal_inv_freq",
+    "xpos_embedding",
+    "xpos_zeta",
 ]

@@ -7,6 +7,7 @@ from reference.attention import dense_attention
 from reference.bias import alibi_slopes
 from reference.grids import axial_turns, middle_rows, mixed_rotary_embedding, turn
 from reference.positions import normal_positions, positions_from_mask
+from reference.relatives import query_temperature, xpos_embedding
 from reference.rotary import rope_inv_freq, rotary_embedding
 
 
@@ -40,6 +41,25 @@ def axial_layer(state, x, position_ids, arrangement, base=10000.0, scale=1.0, of
 
 def mixed_layer(state, x, position_ids, **arguments):
     return mixed_rotary_embedding(x, state["freqs"], position_ids, **arguments)
+
+
+def learned_rotary_layer(state, x, rotary_dim, base=10000.0, **arguments):
+    """Frequencies f exp(alpha), or trained themselves, for all heads or for each."""
+    if "alpha" in state:
+        frequencies = np.array(rope_inv_freq(rotary_dim, base)) * np.exp(state["alpha"])
+    else:
+        frequencies = state["freqs"]
+    if frequencies.ndim == 2:
+        frequencies = frequencies[None]
+    return rotary_embedding(x, frequencies, **arguments)
+
+
+def xpos_layer(state, x, rotary_dim, base=10000.0, **arguments):
+    return xpos_embedding(x, rope_inv_freq(rotary_dim, base), **arguments)
+
+
+def temperature_layer(state, x, **arguments):
+    return query_temperature(x, **arguments)
 
 
 def linear(state, name, x):

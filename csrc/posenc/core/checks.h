@@ -30,6 +30,12 @@ inline int64_t wrap_dim(const char* op, const char* name, int64_t dim, int64_t r
   return dim < 0 ? dim + rank : dim;
 }
 
+/// A size that is one number in every call of a program, as the number of channels is. Tensor::size
+/// would make the other sizes of a traced tensor fixed numbers along with it.
+inline int64_t fixed_size(const at::Tensor& tensor, int64_t dim) {
+  return tensor.sym_size(dim).guard_int(__FILE__, __LINE__);
+}
+
 /// The dtype in which the loops compute: float64 for float64, float32 for everything else.
 inline at::ScalarType compute_dtype(at::ScalarType dtype) {
   return dtype == at::kDouble ? at::kDouble : at::kFloat;

@@ -3,12 +3,22 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 
 namespace posenc::core {
 
+namespace {
+
+bool in_transform() {
+  return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode);
+}
+
+}  // namespace
+
 bool needs_composite(std::initializer_list<std::reference_wrapper<const at::Tensor>> tensors) {
-  if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) {
+  if (in_transform()) {
     return true;
   }
   for (const at::Tensor& tensor : tensors) {
@@ -34,6 +44,11 @@ bool wants_grad(std::initializer_list<std::reference_wrapper<const at::Tensor>> 
 at::Tensor float_list_tensor(at::ArrayRef<double> values, const at::TensorOptions& options) {
   if (values.empty()) {
     return at::empty({0}, options);
+  }
+  // With nobody watching the calls, one copy in place of an operator for each number.
+  if (options.device().is_cpu() && !in_transform() &&
+      !c10::impl::TorchDispatchModeTLS::any_modes_set()) {
+    return at::tensor(values, options);
   }
   std::vector<at::Tensor> scalars;
   scalars.reserve(values.size());

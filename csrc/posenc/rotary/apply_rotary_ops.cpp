@@ -37,7 +37,7 @@ TableArgs check_apply_rotary(const at::Tensor& x, const at::Tensor& cos, const a
   args.rows = cos.dim() == 3;
   // Whether a table is doubled is told, not guessed: for a partial rotation both readings can fit
   // the same widths.
-  const int64_t width = cos.size(-1);
+  const int64_t width = core::fixed_size(cos, -1);
   TORCH_CHECK_VALUE(!doubled || width % 2 == 0, op,
                     ": expected doubled tables of an even width, got ", width);
   TORCH_CHECK_VALUE(doubled || x.dim() < 1 || rotary_start + 2 * width <= x.sym_size(-1), op,

@@ -86,7 +86,7 @@ at::Tensor join_pairs(const at::Tensor& lo, const at::Tensor& hi, bool interleav
 
 at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Tensor& sin_lo,
                      const at::Tensor& cos_hi, const at::Tensor& sin_hi, const RotaryArgs& args) {
-  const int64_t n = cos_lo.size(-1), start = args.rotary_start;
+  const int64_t n = core::fixed_size(cos_lo, -1), start = args.rotary_start;
   const at::ScalarType compute = core::compute_dtype(x.scalar_type());
   auto [a, b] = split_pairs(x, n, start, args.interleaved);
   at::Tensor lo, hi;
@@ -111,7 +111,7 @@ at::Tensor rotary_embedding_composite(const at::Tensor& x, const at::Tensor& inv
 
 at::Tensor inv_freq_grad(const at::Tensor& grad, const at::Tensor& y, const at::Tensor& inv_freq,
                          const RotaryArgs& args) {
-  const int64_t n = inv_freq.size(-1);
+  const int64_t n = core::fixed_size(inv_freq, -1);
   const at::ScalarType compute = core::compute_dtype(y.scalar_type());
   auto [grad_lo, grad_hi] = split_pairs(grad.to(compute), n, args.rotary_start, args.layout_out());
   auto [lo, hi] = split_pairs(y.to(compute), n, args.rotary_start, args.layout_out());

@@ -28,8 +28,7 @@ bool RotaryPositionalEmbeddingOptions::reads_pairs() const {
   return scaling_.interleaved.value_or(interleaved_);
 }
 
-void RotaryPositionalEmbeddingOptions::check() const {
-  const char* op = "RotaryPositionalEmbedding";
+void RotaryPositionalEmbeddingOptions::check(const char* op) const {
   TORCH_CHECK_VALUE(d_model_ > 0, op, ": expected d_model > 0, got ", d_model_);
   TORCH_CHECK_VALUE(max_seq_len_ > 0, op, ": expected max_seq_len > 0, got ", max_seq_len_);
   TORCH_CHECK_VALUE(std::isfinite(base_) && base_ > 0, op, ": expected a finite base > 0, got ",
@@ -149,7 +148,7 @@ void LongSequenceRoPEImpl::reset() {
                     options.chunk_size());
   RotaryPositionalEmbeddingOptions rope(options.head_dim());
   rope.base(options.base());
-  rope.check();
+  rope.check("LongSequenceRoPE");
   inv_freq = rope.frequencies().inv_freq;
 }
 

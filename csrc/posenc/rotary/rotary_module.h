@@ -61,8 +61,8 @@ struct POSENC_API RotaryPositionalEmbeddingOptions {
   /// The keys of a configuration that from_dict reads.
   static const std::vector<std::string>& dict_keys();
 
-  /// Throws ValueError naming the option, what was expected and what came.
-  void check() const;
+  /// Throws ValueError naming `where`, the option, what was expected and what came.
+  void check(const char* where = "RotaryPositionalEmbedding") const;
   /// The rotated width: rotary_dim or its default; where a share of the head gives an odd number,
   /// the next even one, as in transformers.
   int64_t width() const;

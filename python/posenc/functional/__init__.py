@@ -45,6 +45,9 @@ from .grids import (
     vision_position_ids,
     xdrope_position_ids,
 )
+from .learned_rotary import (
+    learned_inv_freq,
+)
 from .positions import (
     positions_for_context_parallel,
     positions_from_cu_seqlens,
@@ -63,6 +66,13 @@ from .rotary import (
     rotary_embedding_qkv,
     rotary_embedding_qkv_,
 )
+from .temperature import (
+    query_temperature,
+)
+from .xpos import (
+    xpos_embedding,
+    xpos_reach,
+)
 
 __all__ = [
     "add_positional_encoding",
@@ -79,6 +89,7 @@ __all__ = [
     "embed_tokens",
     "get_positional_encoding",
     "grid_coordinates",
+    "learned_inv_freq",
     "merge_attention",
     "mixed_rotary_embedding",
     "mrope_axes",
@@ -90,6 +101,7 @@ __all__ = [
     "positions_from_input_ids",
     "positions_from_mask",
     "positions_from_offsets",
+    "query_temperature",
     "re_rotate",
     "rope_axes",
     "rope_inv_freq",
@@ -104,4 +116,6 @@ __all__ = [
     "sinusoidal_inv_freq",
     "vision_position_ids",
     "xdrope_position_ids",
+    "xpos_embedding",
+    "xpos_reach",
 ]

@@ -30,7 +30,7 @@ def main():
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for sample in PLAIN:
         if not sample.parameters:
-            model = BehindLinear(sample.arguments[0], sample.build(seed=rank))
+            model = BehindLinear(sample.tensors()["x"].shape[-1], sample.build(seed=rank))
         else:
             model = sample.build(seed=rank)  # ranks start apart; DDP makes them equal
         wrapped = DistributedDataParallel(model, broadcast_buffers=True)

@@ -152,6 +152,8 @@ def test_script_save_and_load(sample):
         torch.testing.assert_close(
             run(sample, each, longer), run(sample, module, longer), rtol=0, atol=1e-6
         )
+        if sample.keeps_float32:  # a scripted module casts every parameter
+            continue
         half = copy.deepcopy(each).to(torch.bfloat16)
         small = sample.tensors(torch.bfloat16)
         assert half(**small).dtype == torch.bfloat16
@@ -404,7 +406,8 @@ def test_device_and_dtype_arguments(sample):
     if sample.parameters:
         build = getattr(posenc, sample.layer)
         module = build(*sample.arguments, **sample.options, device="meta", dtype=torch.float16)
-        assert all(p.is_meta and p.dtype == torch.float16 for p in module.parameters())
+        dtype = sample.parameter_dtype(torch.float16)
+        assert all(p.is_meta and p.dtype == dtype for p in module.parameters())
 
 
 @by_layer
@@ -419,7 +422,8 @@ def test_every_road_to_a_dtype_gives_the_same_module(sample):
         torch.set_default_dtype(dtype)
         born = sample.build()
         torch.set_default_dtype(torch.float32)
-        assert all(p.dtype == dtype for p in born.parameters())
+        want = sample.parameter_dtype(dtype)
+        assert all(p.dtype == want for p in born.parameters())
         tensors = sample.tensors(dtype)
         roads = [
             born,
@@ -433,7 +437,7 @@ def test_every_road_to_a_dtype_gives_the_same_module(sample):
             module.load_state_dict(state)
             outs.append(module(**tensors))
             if dtype != torch.float64:
-                assert all(p.dtype == dtype for p in module.parameters())
+                assert all(p.dtype == want for p in module.parameters())
         for out in outs[1:]:
             assert out.dtype == dtype
             assert_same(out, outs[0])

@@ -23,7 +23,9 @@ def first_words(code: str) -> str:
     return lines[0][:40]
 
 
-@pytest.mark.parametrize("code", [pytest.param(c, id=first_words(c)) for c in blocks("python", [README, *GUIDES])])
+@pytest.mark.parametrize(
+    "code", [pytest.param(c, id=first_words(c)) for c in blocks("python", [README, *GUIDES])]
+)
 def test_python_block_runs(code, tmp_path):
     if "torch.jit" in code and sys.version_info >= (3, 14):
         pytest.skip("torch.jit.script is gone from Python 3.14 on")

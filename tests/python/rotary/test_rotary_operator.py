@@ -438,3 +438,19 @@ class TestErrors:
         out = rotate(self.x, self.freq)
         want = reference.rotary_embedding(self.x.double().numpy(), self.freq)
         assert np.abs(out.double().numpy() - want).max() < 1e-5
+
+
+def test_gathered_rows_of_a_dynamic_length_export():
+    """The length stays a symbol beside the width, which is a number."""
+
+    class Rotate(torch.nn.Module):
+        def forward(self, x, angle):
+            return torch.ops.posenc.apply_rotary(x, angle.cos(), angle.sin(), seq_dim=1)
+
+    length = torch.export.Dim("length", min=2, max=40)
+    x, angle = torch.randn(2, 6, 3, 8), torch.randn(1, 6, 4)
+    program = torch.export.export(
+        Rotate(), (x, angle), dynamic_shapes={"x": {1: length}, "angle": {1: length}}
+    ).module()
+    x, angle = torch.randn(2, 11, 3, 8), torch.randn(1, 11, 4)
+    assert_same(program(x, angle), Rotate()(x, angle))

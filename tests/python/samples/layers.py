@@ -53,6 +53,16 @@ class LayerSample:
     differentiable = ("x", "attn_bias")
 
     @property
+    def keeps_float32(self):
+        """Its parameters are never a half type."""
+        return self.layer == "LearnedRotaryEmbedding"
+
+    def parameter_dtype(self, dtype):
+        """What its parameters have where a dtype is asked for."""
+        half = dtype in (torch.bfloat16, torch.float16)
+        return torch.float32 if half and self.keeps_float32 else dtype
+
+    @property
     def is_attention(self):
         return "Attention" in self.layer
 
@@ -226,6 +236,90 @@ def rows():
         grid(8, 2, False),
         mixed(interleaved=False, seq_dim=2),
         learned,
+    )
+
+    def learned_rotary(width, **fixed):
+        return lambda state, **inputs: reference.learned_rotary_layer(
+            state, rotary_dim=width, **fixed, **inputs
+        )
+
+    name = "LearnedRotaryEmbedding"
+    yield name, "log", (8,), {}, heads(8), learned_rotary(8), ("alpha",)
+    yield (
+        name,
+        "log_heads",
+        (12,),
+        {"n_heads": 3, "interleaved": False, "rotary_dim": 6, "rotary_start": 3},
+        heads(12),
+        learned_rotary(6, interleaved=False, rotary_start=3),
+        ("alpha",),
+    )
+    yield (
+        name,
+        "direct",
+        (8,),
+        {"parametrisation": "direct", "base": 500.0},
+        lambda length, draw: {
+            "x": draw(BATCH, length, 3, 8),
+            "position_ids": batch_ids(length) % 50,
+        },
+        learned_rotary(8),
+        ("freqs",),
+    )
+    yield (
+        name,
+        "direct_heads_first",
+        (8,),
+        {"parametrisation": "direct", "n_heads": 3, "seq_dim": 2},
+        heads(8, 2),
+        learned_rotary(8, seq_dim=2),
+        ("freqs",),
+    )
+
+    def xpos(width, **fixed):
+        return lambda state, **inputs: reference.xpos_layer(
+            state, rotary_dim=width, **fixed, **inputs
+        )
+
+    name = "XPosRotaryEmbedding"
+    yield name, "pairs", (8,), {"scale_base": 16.0}, heads(8), xpos(8, scale_base=16.0)
+    yield (
+        name,
+        "partial",
+        (12,),
+        {"rotary_dim": 6, "rotary_start": 3, "interleaved": False, "centre": 4.0, "seq_dim": 2},
+        heads(12, 2),
+        xpos(6, rotary_start=3, interleaved=False, centre=4.0, seq_dim=2),
+    )
+    yield (
+        name,
+        "ids",
+        (8,),
+        {"gamma": 0.6, "base": 500.0},
+        lambda length, draw: {"x": draw(BATCH, length, 3, 8), "position_ids": batch_ids(length)},
+        xpos(8, gamma=0.6, base=500.0),
+    )
+
+    name = "QueryTemperature"
+    warm = {"scale": 0.1, "floor_scale": 2.0, "shift": 1.0}
+    plain = {"beta": 0.1, "floor_scale": 2.0, "shift": 1.0}
+    yield (
+        name,
+        "plain",
+        (),
+        warm,
+        heads(8),
+        lambda state, **inputs: reference.temperature_layer(state, **plain, **inputs),
+    )
+    yield (
+        name,
+        "ids",
+        (),
+        {"scale": 0.3, "floor_scale": 100.0, "shift": 0.0, "seq_dim": 2},
+        lambda length, draw: {"x": draw(BATCH, 3, length, 8), "position_ids": batch_ids(length)},
+        lambda state, **inputs: reference.temperature_layer(
+            state, beta=0.3, floor_scale=100.0, seq_dim=2, **inputs
+        ),
     )
     yield "LongSequenceRoPE", "chunks", (8,), {"chunk_size": 4}, heads(8), rotary(8)
 

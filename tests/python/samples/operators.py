@@ -26,6 +26,7 @@ PHASES = (
     *ROTATIONS,
     "axial_rotary_embedding",
     "mixed_rotary_embedding",
+    "xpos_embedding",
     "sinusoidal_encoding",
     "add_sinusoidal",
     "embed_tokens",
@@ -84,6 +85,8 @@ OPERATORS = {
         Operator("axial_rotary_embedding", 8, ("x",)),
         Operator("mixed_rotary_embedding", 8, ("x", "freqs")),
         Operator("convert_rope_weights", 0, ("weight",), batched=False),
+        Operator("xpos_embedding", 4, ("x",)),
+        Operator("query_temperature", 2, ("q",)),
         Operator("sinusoidal_encoding", 2),
         Operator("add_sinusoidal", 4, ("x",)),
         Operator("add_positions", 1, ("x", "weight")),
@@ -146,17 +149,37 @@ class Sample:
         """Largest number that the arithmetic meets."""
         sizes = [1.0]
         rotated = ROTATED if self.op.base in ROTATIONS else ()
-        for name in ("x", "v", "weight", "out1", "out2", *rotated):
+        queries = ("q",) if self.op.base == "query_temperature" else ()
+        for name in ("x", "v", "weight", "out1", "out2", *rotated, *queries):
             if name in tensors and tensors[name].numel():
                 sizes.append(tensors[name].detach().double().abs().max().item())
         factor = max(1.0, abs(self.options.get("attention_factor", 1.0)))
         factor *= max(1.0, self.options.get("new_attention_factor", 1.0))
         if "q" not in tensors:
             factor *= max(1.0, abs(self.options.get("scale", 1.0)))
+        if self.op.base == "xpos_embedding":
+            factor = self.largest_scale(tensors)
+        if self.op.base == "query_temperature":
+            factor = 1 + abs(self.options["beta"]) * math.log(
+                2 + self.farthest(tensors["q"], tensors) / self.options["floor_scale"]
+            )
         for name in ("cos", "sin"):
             if name in tensors:
                 factor = max(factor, tensors[name].detach().abs().max().item())
         return max(sizes) * factor
+
+    def farthest(self, x, tensors, centre=0.0):
+        """The largest distance of a position from the centre."""
+        length = x.shape[self.options.get("seq_dim", 1)]
+        ids = tensors.get("position_ids", torch.arange(length)).double()
+        ids = ids + self.options.get("offset", 0)
+        return (ids - centre).abs().max().item() if ids.numel() else 0.0
+
+    def largest_scale(self, tensors):
+        """What xPos multiplies by at its farthest position, at least 1."""
+        far = self.farthest(tensors["x"], tensors, self.options.get("centre", 0.0))
+        zeta = reference.xpos_zeta(0, 1, self.options.get("gamma", 0.4))
+        return zeta ** (-far / self.options.get("scale_base", 512.0))
 
     def phase_steps(self, tensors):
         """Roundings of a phase in fp64: a product of this size is that many units off."""
@@ -395,6 +418,59 @@ def rows():
         {"x": (2, 8, 3, 8), "freqs": (2, 3, 4), "position_ids": SMALL_IDS},
         {"n_prefix": 2, "n_suffix": 1, "offset": 2},
     )
+    xpos = "xpos_embedding"
+    yield xpos, "pairs", {"x": X4}, {"inv_freq": FREQ4}
+    yield xpos, "keys", {"x": X4}, {"inv_freq": FREQ4, "is_key": True, "interleaved": False}
+    yield (
+        xpos,
+        "far",
+        {"x": X4},
+        {"inv_freq": FREQ4, "offset": 2000, "centre": 500.0, "is_key": True},
+    )
+    yield (
+        xpos,
+        "partial",
+        {"x": (2, 5, 3, 11), "position_ids": SMALL_IDS},
+        {"inv_freq": FREQ3, "rotary_start": 3, "gamma": 0.7, "centre": 2.5, "scale_base": 20.0},
+    )
+    yield (
+        xpos,
+        "heads_first_ids",
+        {"x": (2, 3, 5, 8), "position_ids": BATCH_IDS},
+        {"inv_freq": FREQ4, "seq_dim": -2, "scale_base": 1e6, "offset": -3, "is_key": True},
+    )
+    yield (
+        xpos,
+        "ids_real",
+        {"x": X4, "position_ids": ids([4, 2, 0, 9, 65]).double() / 7},
+        {"inv_freq": FREQ4},
+    )
+    yield (
+        xpos,
+        "time_first",
+        {"x": (5, 2, 3, 8), "position_ids": SMALL_IDS},
+        {"inv_freq": FREQ4, "seq_dim": 0, "interleaved": False},
+    )
+    yield xpos, "rank2", {"x": (5, 8)}, {"inv_freq": FREQ4, "seq_dim": 0, "offset": 30}
+    yield xpos, "one_token", {"x": (2, 1, 3, 8)}, {"inv_freq": FREQ4, "offset": 77}
+
+    warm = "query_temperature"
+    yield warm, "llama4", {"q": X4}, {"beta": 0.1, "floor_scale": 2.0, "shift": 1.0}
+    yield warm, "offset", {"q": X4}, {"beta": 0.1, "floor_scale": 8192.0, "offset": 16380}
+    yield (
+        warm,
+        "ids_batch",
+        {"q": (2, 3, 5, 7), "position_ids": BATCH_IDS},
+        {"beta": 0.4, "floor_scale": 3.0, "seq_dim": 2},
+    )
+    yield (
+        warm,
+        "ids_real",
+        {"q": X4, "position_ids": ids([4, 2, 0, 9, 65]).double() / 7},
+        {"beta": -0.05, "floor_scale": 0.5, "offset": -1},
+    )
+    yield warm, "time_first", {"q": (5, 2, 3)}, {"beta": 1.0, "floor_scale": 2.0, "seq_dim": 0}
+    yield warm, "rank2", {"q": (5, 8)}, {"beta": 1.0, "floor_scale": 2.0, "seq_dim": 0}
 
     both = "rotary_embedding_qk"
     qk = {"q": X4, "k": (2, 5, 1, 8)}
