@@ -1,3 +1,4 @@
+#include <posenc/rotary/query_temperature.h>
 #include <posenc/rotary/rotary_module.h>
 #include <posenc/rotary/rotary_qk.h>
 
@@ -41,6 +42,12 @@ void RotaryPositionalEmbeddingOptions::check(const char* op) const {
   TORCH_CHECK_VALUE(interleaved_ || !scaling_.interleaved.value_or(false), op,
                     ": expected one layout, got interleaved = False and a scaling with interleaved "
                     "True");
+  TORCH_CHECK_VALUE(scaling_.llama_4_scaling_beta.value_or(0) == 0 ||
+                        (scaling_.original_max_position_embeddings.has_value() && !axes_),
+                    op,
+                    ": expected original_max_position_embeddings and one axis with "
+                    "llama_4_scaling_beta, got the beta ",
+                    scaling_.llama_4_scaling_beta.value_or(0));
   TORCH_CHECK_VALUE(rotary_start_ >= 0 && rotary_start_ < d_model_, op,
                     ": expected rotary_start in [0, d_model) = [0, ", d_model_, "), got ",
                     rotary_start_);
@@ -114,9 +121,16 @@ at::Tensor RotaryPositionalEmbeddingImpl::forward(const at::Tensor& x,
 }
 
 std::pair<at::Tensor, at::Tensor> RotaryPositionalEmbeddingImpl::rotate(
-    const at::Tensor& q, const at::Tensor& k, const std::optional<at::Tensor>& position_ids,
+    const at::Tensor& q_in, const at::Tensor& k, const std::optional<at::Tensor>& position_ids,
     int64_t offset) const {
-  if (options.scaling().depends_on_length()) {
+  const RopeScaling& scaling = options.scaling();
+  const double beta = scaling.llama_4_scaling_beta.value_or(0.0);
+  const at::Tensor q =
+      beta > 0 ? query_temperature(q_in, beta,
+                                   static_cast<double>(*scaling.original_max_position_embeddings),
+                                   position_ids, offset, options.seq_dim())
+               : q_in;
+  if (scaling.depends_on_length()) {
     return {forward(q, position_ids, offset), forward(k, position_ids, offset)};
   }
   auto [q_out, k_out] =

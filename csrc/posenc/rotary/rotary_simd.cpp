@@ -4,6 +4,7 @@
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 #include <posenc/core/phase_rows.h>
+#include <posenc/core/vec_tools.h>
 #include <posenc/rotary/rotary_kernels.h>
 #include <posenc/rotary/rotary_math.h>
 
@@ -225,6 +226,8 @@ inline bool packs_in(const RotaryPart& part, bool relaid) {
 
 inline bool packs_out(const RotaryPart& part) { return part.ys.last != 1; }
 
+constexpr int64_t kBytesAhead = 8192;
+
 /// Every head of one row, rotated; x and y point at the row's first channel.
 template <typename T, bool kInterleavedIn, bool kInterleavedOut>
 void rotate_heads(const RotaryParams& p, const RotaryPart& part, const T* x, T* y,
@@ -235,7 +238,15 @@ void rotate_heads(const RotaryParams& p, const RotaryPart& part, const T* x, T* 
   const bool copies = part.x != part.y && part.head_dim > rotated;
   T* in_row = scratch;
   T* out_row = scratch + rotated;
+  // Rows some pages ahead are asked for now: reading one stream, a thread does not fill the
+  // memory's pipe by itself.
+  const int64_t row_bytes = part.head_dim * static_cast<int64_t>(sizeof(T));
+  const int64_t rows_ahead = std::max<int64_t>(1, kBytesAhead / (part.heads * row_bytes));
+  const int64_t ahead = part.xs.last == 1 && p.seq > 1 ? rows_ahead * part.xs.seq : 0;
   for (int64_t h = 0; h < part.heads; ++h, x += part.xs.head, y += part.ys.head) {
+    if (ahead != 0) {
+      core::prefetch_row(x + ahead, part.head_dim);
+    }
     const T* source = x + p.start * part.xs.last;
     T* target = y + p.start * part.ys.last;
     if (pack_in) {

@@ -103,6 +103,9 @@ class RotaryPositionalEmbedding(Layer):
         self.long_inv_freq = list(frequencies.long_inv_freq)
         self.trained_length = frequencies.trained_length
         self.factor = 1.0 if rope_scaling.factor is None else rope_scaling.factor
+        # 0: the queries have no temperature.
+        self.query_beta = rope_scaling.llama_4_scaling_beta or 0.0
+        self.query_floor = float(rope_scaling.original_max_position_embeddings or 0)
         self.config = options.to_dict()
 
     @classmethod
@@ -211,7 +214,15 @@ class RotaryPositionalEmbedding(Layer):
     def rotate(
         self, q: Tensor, k: Tensor, position_ids: Tensor | None = None, offset: int = 0
     ) -> tuple[Tensor, Tensor]:
-        """Rotates q and k, whose head counts may differ, by the same positions, in one call."""
+        """Rotates q and k, whose head counts may differ, by the same positions, in one call.
+
+        Where the scaling has a ``llama_4_scaling_beta`` (Ministral 3, Mistral 4), q also gets its
+        temperature, `posenc.functional.query_temperature`, as in those models.
+        """
+        if self.query_beta > 0.0:
+            q = torch.ops.posenc.query_temperature(
+                q, self.query_beta, self.query_floor, position_ids, offset, self.seq_dim, 0.0
+            )
         if self.depends_on_length:
             return self._rotate(q, position_ids, offset), self._rotate(k, position_ids, offset)
         q_packed, k_packed = self._side_by_side(q), self._side_by_side(k)
@@ -253,6 +264,11 @@ class RotaryPositionalEmbedding(Layer):
         Returns:
             qkv's shape and dtype.
         """
+        if self.query_beta > 0.0:
+            raise ValueError(
+                "rotate_packed: expected a scaling without llama_4_scaling_beta, whose temperature "
+                f"is for q alone, got {self.query_beta}; use rotate"
+            )
         side_by_side = self._side_by_side(qkv)
         if side_by_side:
             qkv = qkv.unflatten(-1, [-1, self.d_model])

@@ -158,3 +158,28 @@ def test_nope_layers_of_models(name):
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, name)(num_hidden_layers=10)
     assert [not used for used in config.no_rope_layers] == posenc.nope_layers(10)
+
+
+def test_a_dictionary_with_a_beta_warms_the_queries_of_rotate():
+    rope = {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "llama_4_scaling_beta": 0.1,
+    }
+    layer = posenc.RotaryPositionalEmbedding(8, scaling=rope)
+    q, k = torch.randn(2, 40, 3, 8), torch.randn(2, 40, 1, 8)
+    warm, turned = layer.rotate(q, k, None, 3)
+    want = P.query_temperature(layer(q, None, 3), 0.1, 16.0, offset=3)
+    torch.testing.assert_close(warm, want)
+    assert torch.equal(turned, layer(k, None, 3))
+    for one, other in zip(
+        posenc.cpp.RotaryPositionalEmbedding(8, scaling=rope).rotate(q, k, None, 3),
+        (warm, turned),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+    with pytest.raises(ValueError, match="llama_4_scaling_beta"):
+        layer.rotate_packed(torch.randn(2, 40, 3, 2, 8))
+    with pytest.raises(ValueError, match="llama_4_scaling_beta"):
+        posenc.RotaryPositionalEmbedding(8, scaling={"llama_4_scaling_beta": 0.1})
