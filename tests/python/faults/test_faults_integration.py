@@ -176,7 +176,10 @@ class TestC7:
             op = getattr(getattr(torch.ops.posenc, packet), overload or "default")
             writes = [a for a in op._schema.arguments if a.alias_info and a.alias_info.is_write]
             assert bool(writes) == packet.endswith("_"), name
-            assert torch.Tag.pt2_compliant_tag in op.tags, name
+            # Numbers of a grid decide the size of the result: no graph can hold these, and each
+            # says so.
+            reads = packet in ("vision_position_ids", "mrope_position_ids", "xdrope_position_ids")
+            assert (torch.Tag.pt2_compliant_tag in op.tags) != reads, name
 
 
 @pytest.mark.parametrize("options", (
