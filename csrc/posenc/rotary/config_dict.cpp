@@ -40,8 +40,16 @@ RopeDict text_config(RopeDict config) {
 }
 
 /// Settings of one type of layer replace those of the model (Gemma 4: head_dim).
-void apply_layer_settings(RopeDict& config, const LayerType& layer_type) {
+void apply_layer_settings(RopeDict& config, const LayerType& layer_type, const ModelRope& model) {
   const auto it = config.find("per_layer_config");
+  if (it == config.end() && layer_type == "full_attention") {
+    const auto own = config.find("global_head_dim");  // as the files say it
+    if (own != config.end()) {
+      config["head_dim"] = own->second;
+    } else if (model.default_global_head.has_value()) {
+      config["head_dim"] = *model.default_global_head;
+    }
+  }
   if (it == config.end() || !layer_type || !std::holds_alternative<RopeDict>(it->second)) {
     return;
   }
@@ -94,9 +102,51 @@ std::optional<double> first_number(DictReader& reader, std::initializer_list<con
   return result;
 }
 
+bool is_scaled(const RopeDict& dict) {
+  for (const char* key : {"rope_type", "type"}) {
+    const auto it = dict.find(key);
+    const auto* word = it == dict.end() ? nullptr : std::get_if<std::string>(&it->second);
+    if (word != nullptr && *word != "default" && *word != "mrope") {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// A flat dictionary beside types of layers: it is meant for one of them (Gemma 3: the global
+/// layers, DeepSeek-V4: the compressed ones), and the others are plain, with a θ of their own.
+void of_layer_type(RopeDict& dict, std::optional<double>& theta, const LayerType& layer_type,
+                   const ModelRope& model, std::optional<double> local,
+                   std::optional<double> compressed) {
+  const std::string scaled = !model.scaled_type.empty() ? model.scaled_type
+                             : compressed               ? "compress"
+                                                        : "full_attention";
+  const auto plain_theta = local ? local : model.plain_theta;
+  const auto scaled_theta = compressed ? compressed : model.scaled_theta;
+  if (!plain_theta && !scaled_theta && (model.scaled_type.empty() || !is_scaled(dict))) {
+    return;  // all layers are alike
+  }
+  TORCH_CHECK_VALUE(layer_type.has_value(), kWhere, "layer_type to be ", scaled,
+                    " or another type (a flat dictionary is meant for the former, and the layers "
+                    "differ), got None");
+  if (*layer_type == scaled) {
+    theta = scaled_theta ? scaled_theta : theta;
+    return;
+  }
+  RopeDict plain{{"rope_type", RopeValue(std::string("default"))}};
+  for (const char* key : {"partial_rotary_factor", "rope_theta"}) {
+    const auto it = dict.find(key);
+    if (it != dict.end() && (!plain_theta || std::string(key) != "rope_theta")) {
+      plain.insert(*it);
+    }
+  }
+  dict = plain;
+  theta = plain_theta ? plain_theta : theta;
+}
+
 /// The dictionary of this type of layer, with θ from wherever the configuration has it.
 RopeDict rope_dict(DictReader& reader, const LayerType& layer_type, const ModelRope& model,
-                   bool& nested) {
+                   const std::string& model_type, bool& nested) {
   const auto current = reader.dict("rope_parameters"), legacy = reader.dict("rope_scaling");
   RopeDict dict = legacy && !legacy->empty() ? *legacy : current.value_or(RopeDict());
   const auto local =
@@ -104,19 +154,16 @@ RopeDict rope_dict(DictReader& reader, const LayerType& layer_type, const ModelR
   const auto compressed = reader.number("compress_rope_theta", 0);
   auto theta = first_number(reader, {"rope_theta", "global_rope_theta", "rotary_emb_base"});
   nested = is_nested(dict);
+  TORCH_CHECK_VALUE(nested || !model.needs_nested, kWhere,
+                    "rope_parameters nested by type of layer (model_type '", model_type,
+                    "' has no other), got none");
+  TORCH_CHECK_VALUE(!dict.empty() || !model.needs_dictionary, kWhere,
+                    "rope_parameters or rope_scaling (model_type '", model_type,
+                    "' is scaled by default), got none");
   if (nested) {
     dict = entry(dict, layer_type);
-  } else if (local.has_value()) {
-    TORCH_CHECK_VALUE(layer_type.has_value(), kWhere,
-                      "layer_type to be full_attention or sliding_attention (the local layers have "
-                      "a theta of their own, ",
-                      *local, "), got None");
-    if (*layer_type != "full_attention") {
-      dict = RopeDict{{"rope_type", RopeValue(std::string("default"))}};
-      theta = local;
-    }
-  } else if (compressed.has_value() && layer_type == "compress") {
-    theta = compressed;
+  } else {
+    of_layer_type(dict, theta, layer_type, model, local, compressed);
   }
   const auto given = dict.find("rope_theta");
   if (given == dict.end() || given->second.is_none()) {
@@ -136,8 +183,9 @@ std::optional<int64_t> first_whole(DictReader& reader, std::initializer_list<con
   return result;
 }
 
-int64_t head_width(DictReader& reader) {
-  const auto head = first_whole(reader, {"head_dim", "attention_head_dim", "kv_channels"});
+int64_t head_width(DictReader& reader, const ModelRope& model) {
+  auto head = first_whole(reader, {"head_dim", "attention_head_dim", "kv_channels"});
+  head = head ? head : model.default_head;
   if (head.has_value()) {
     return *head;
   }
@@ -167,12 +215,12 @@ Width read_width(DictReader& reader, RopeScaling& scaling, const ModelRope& mode
     if (!model.trailing) {
       return {*rope_head};
     }
-    const int64_t head = head_width(reader);
+    const int64_t head = head_width(reader, model);
     return {head, head - *rope_head, *rope_head};
   }
-  const int64_t head = head_width(reader);
+  const int64_t head = head_width(reader, model);
   if (!scaling.partial_rotary_factor.has_value()) {
-    scaling.partial_rotary_factor = share;
+    scaling.partial_rotary_factor = share || rotated ? share : model.default_share;
   }
   if (!scaling.partial_rotary_factor.has_value()) {
     return {head, 0, rotated};
@@ -247,15 +295,18 @@ std::vector<int64_t> RotaryPositionalEmbeddingOptions::resolved_axes() const {
 RotaryPositionalEmbeddingOptions RotaryPositionalEmbeddingOptions::from_dict(
     const RopeDict& config, const std::optional<std::string>& layer_type) {
   RopeDict flat = text_config(config);
-  apply_layer_settings(flat, layer_type);
-  DictReader reader(flat, kWhere);
-  const std::string model_type = reader.word("model_type").value_or("");
+  const std::string model_type =
+      DictReader(flat, kWhere).word("model_type").value_or(std::string());
   const ModelRope model = rotary::model_rope(model_type);
-  TORCH_CHECK_VALUE(model.not_served.empty(), kWhere, "a model with RoPE over one series of ",
-                    "positions, got model_type '", model_type, "': ", model.not_served);
+  TORCH_CHECK_VALUE(model.not_served.empty(), kWhere,
+                    "a model with RoPE over one series of positions, got model_type '", model_type,
+                    "': ", model.not_served);
+  apply_layer_settings(flat, layer_type, model);
+  DictReader reader(flat, kWhere);
 
   bool nested = false;
-  RopeScaling scaling = RopeScaling::from_dict(rope_dict(reader, layer_type, model, nested));
+  RopeScaling scaling =
+      RopeScaling::from_dict(rope_dict(reader, layer_type, model, model_type, nested));
   const auto trained = reader.whole("original_max_position_embeddings");
   if (trained.has_value() && !nested &&
       (scaling.is_yarn() || scaling.type == "longrope" || scaling.type == "llama3")) {
@@ -285,7 +336,7 @@ RotaryPositionalEmbeddingOptions RotaryPositionalEmbeddingOptions::from_dict(
       .max_seq_len(longest.value_or(options.max_seq_len()))
       .base(*scaling.rope_theta)
       .scaling(scaling);
-  if (model.unit_attention_factor) {
+  if (model.unit_attention_factor && !scaling.attention_factor) {
     options.attention_factor(1.0);
   }
   read_own_keys(reader, options);
@@ -320,11 +371,11 @@ RopeDict RotaryPositionalEmbeddingOptions::to_dict() const {
 
 const std::vector<std::string>& RotaryPositionalEmbeddingOptions::dict_keys() {
   static const auto* keys = new std::vector<std::string>{
-      "model_type", "head_dim", "kv_channels", "attention_head_dim", "qk_rope_head_dim",
-      "hidden_size", "n_embd", "d_model", "num_attention_heads", "n_head", "n_heads",
-      "decoder_num_attention_heads", "max_position_embeddings", "n_positions", "model_max_length",
-      "max_seq_len", "original_max_position_embeddings", "rope_parameters", "rope_scaling",
-      "rope_theta", "default_theta", "global_rope_theta", "local_rope_theta",
+      "model_type", "head_dim", "global_head_dim", "kv_channels", "attention_head_dim",
+      "qk_rope_head_dim", "hidden_size", "n_embd", "d_model", "num_attention_heads", "n_head",
+      "n_heads", "decoder_num_attention_heads", "max_position_embeddings", "n_positions",
+      "model_max_length", "max_seq_len", "original_max_position_embeddings", "rope_parameters",
+      "rope_scaling", "rope_theta", "default_theta", "global_rope_theta", "local_rope_theta",
       "rope_local_base_freq", "swa_rope_theta", "compress_rope_theta", "rotary_emb_base",
       "partial_rotary_factor", "rotary_pct", "rotary_dim", "rope_interleave", "per_layer_config",
       "text_config", "thinker_config", "language_config", "llm_config",

@@ -119,8 +119,9 @@ class RotaryPositionalEmbedding(Layer):
                 current and legacy spellings (``rope_parameters``, ``rope_scaling`` and ``type``,
                 ``rotary_pct``, ``rotary_dim``, ``rope_local_base_freq``, ...), a multimodal model's
                 ``text_config`` included. By its ``model_type`` the layer has the layout, the axes
-                and the peculiarities of that model's code in transformers; without, it is as
-                Llama: channels (i, i + rotary_dim / 2).
+                and the peculiarities of that model's code in transformers, and what the file
+                leaves out (theta, the head's width and rotated share) is as that model's
+                configuration has it; without, it is as Llama: channels (i, i + rotary_dim / 2).
             layer_type: the entry to use where layers differ (``"full_attention"``,
                 ``"sliding_attention"``, ...).
             overrides: constructor arguments that replace what the configuration gives.

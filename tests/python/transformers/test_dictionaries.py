@@ -309,3 +309,70 @@ def test_the_trained_length_outside_of_the_dictionary_wins(given_original):
     assert_close(rope(raw).inv_freq, want)
     inner, _ = of_transformers(transformers.LlamaConfig(**MODEL, rope_parameters=dict(YARN)))
     assert not torch.equal(want, inner)
+
+
+# -- where the two differ on purpose, or by transformers' doing -----------------------------------
+
+
+def test_truncate_of_a_type_of_layer():
+    """transformers looks for it outside of the nested dictionaries, so that False is not seen."""
+    exact = {**YARN, "rope_theta": 1e4, "truncate": False}
+    nested = {
+        "full_attention": exact,
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    }
+    shape = {**MODEL, "head_dim": 64}
+    config = transformers.Gemma3TextConfig(**shape, rope_parameters=copy.deepcopy(nested))
+    theirs, _ = ROPE_INIT_FUNCTIONS["yarn"](config, "cpu", layer_type="full_attention")
+    ours = rope(config, layer_type="full_attention").inv_freq
+    assert_close(ours, of_transformers(transformers.LlamaConfig(**shape, rope_parameters=exact))[0])
+    rounded = {**exact, "truncate": True}
+    assert_close(rope({**shape, "rope_parameters": rounded}).inv_freq, theirs)
+    assert not torch.allclose(torch.tensor(ours, dtype=torch.float64), theirs.double(), rtol=1e-3)
+
+
+def test_phimoe_has_the_short_frequencies_at_every_length():
+    """Its class computes them anew without the length; ours change with it, as Phi-3's do. Its two
+    factors on cos and sin are served where they are one number."""
+    from transformers.models.phimoe.modeling_phimoe import PhimoeRotaryEmbedding
+
+    model = {**MODEL, "num_attention_heads": 2, "num_key_value_heads": 2}
+    scaling = {**without(LONGROPE, "factor"), "short_mscale": 1.25, "long_mscale": 1.25}
+    theirs = PhimoeRotaryEmbedding(
+        transformers.PhimoeConfig(**model, rope_scaling=copy.deepcopy(scaling))
+    )
+    positions = torch.tensor([[0, 1, 4000]])
+    cos, sin = theirs(torch.zeros(1), positions)
+    angles = torch.atan2(sin, cos)[0, 1, :32]
+    layer = rope({**model, "model_type": "phimoe", "rope_scaling": scaling})
+    torch.testing.assert_close(cos[0, 0, :32], torch.full((32,), layer.attention_factor))
+    torch.testing.assert_close(angles.double(), torch.tensor(layer.inv_freq, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"short_mscale.*1\.25.*1\.5"):
+        rope({**model, "rope_scaling": {**scaling, "long_mscale": 1.5}})
+
+
+@pytest.mark.parametrize("layer_type", ("main", "compress"))
+@pytest.mark.parametrize("factor", (None, 1.5))
+def test_deepseek_v4_as_its_file_has_it(layer_type, factor):
+    """One flat dictionary, meant for the compressed layers; A is 1 unless it is given."""
+    from transformers.models.deepseek_v4 import modeling_deepseek_v4
+
+    scaling = {"type": "yarn", "factor": 16, "original_max_position_embeddings": 4096}
+    if factor is not None:
+        scaling["attention_factor"] = factor
+    raw = {
+        "head_dim": 512,
+        "qk_rope_head_dim": 64,
+        "max_position_embeddings": 65536,
+        "rope_theta": 10000.0,
+        "compress_rope_theta": 160000.0,
+        "rope_scaling": scaling,
+    }
+    config = modeling_deepseek_v4.DeepseekV4Config(**copy.deepcopy(raw))
+    theirs = modeling_deepseek_v4.DeepseekV4RotaryEmbedding(config)
+    for source in ({"model_type": "deepseek_v4", **raw}, config):
+        layer = rope(source, layer_type=layer_type)
+        assert_close(layer.inv_freq, getattr(theirs, f"{layer_type}_inv_freq"))
+        want = getattr(theirs, f"{layer_type}_attention_scaling")
+        assert math.isclose(layer.attention_factor, want)
+        assert (layer.rotary_start, layer.rotary_dim) == (448, 64)

@@ -14,9 +14,9 @@ import posenc
 import pytest
 import torch
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
-from samples.rotary_classes import (
+from samples.rotary_classes import (  # noqa: E402
     Record,
     borrowed,
     build,
@@ -26,6 +26,16 @@ from samples.rotary_classes import (
     model_rotates,
     package_configs,
 )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quiet():
+    """transformers warns of some configurations, its own defaults among them."""
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    yield
+    transformers.logging.set_verbosity(level)
+
 
 CLASSES = classes()
 EVERY_CLASS = pytest.mark.parametrize(
@@ -311,6 +321,135 @@ def test_json_says_the_same_as_the_object(where):
     settle(records_of(where), json_differs, JSON)
 
 
+THETA = 123456.0
+
+#: What a config.json of the time before transformers 5 says, beside the model's other numbers.
+FILES = {
+    "nothing": {},
+    "theta": {"rope_theta": THETA},
+    "linear": {"rope_theta": THETA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "yarn": {
+        "rope_theta": THETA,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 512,
+        },
+    },
+}
+
+BESIDE = "transformers passes a rope_theta over that stands beside a default dictionary of its own"
+SHARE = "in transformers the default share of the head goes with the dictionary it stands in"
+OTHER_THETA = "transformers reads another key: rotary_emb_base, global_rope_theta"
+
+#: Where both libraries read such a file, and differently: model_type, what is in the file.
+OLD_FILES = {
+    ("cohere2_moe", "linear"): "transformers drops the scaling",
+    ("cohere2_moe", "yarn"): "transformers drops the scaling",
+    ("cosmos3_edge_text", "theta"): BESIDE,
+    ("gpt_neox", "theta"): OTHER_THETA,
+    ("gpt_neox", "linear"): OTHER_THETA,
+    ("gpt_neox", "yarn"): OTHER_THETA,
+    ("gpt_neox_japanese", "theta"): OTHER_THETA,
+    ("gpt_neox_japanese", "linear"): OTHER_THETA,
+    ("gpt_neox_japanese", "yarn"): OTHER_THETA,
+    ("mimo_v2_flash", "theta"): BESIDE,
+    ("mistral4", "linear"): "transformers rotates the channels of qk_nope_head_dim as well",
+    ("mistral4", "yarn"): "transformers rotates the channels of qk_nope_head_dim as well",
+    ("modernbert", "theta"): OTHER_THETA,
+    ("modernbert", "linear"): OTHER_THETA + ", and scales the local layers, too",
+    ("modernbert", "yarn"): OTHER_THETA + ", and scales the local layers, too",
+    ("modernbert-decoder", "theta"): OTHER_THETA,
+    ("modernbert-decoder", "linear"): OTHER_THETA + ", and scales the local layers, too",
+    ("modernbert-decoder", "yarn"): OTHER_THETA + ", and scales the local layers, too",
+    ("moonshine_streaming", "theta"): BESIDE,
+    ("moonshine_streaming", "linear"): SHARE,
+    ("moonshine_streaming", "yarn"): SHARE,
+    ("muse_spark_text", "theta"): BESIDE,
+    ("nemotron3_5_transcribe_asr_audio", "theta"): BESIDE,
+    ("nemotron3_5_transcribe_asr_audio", "linear"): SHARE,
+    ("nemotron3_5_transcribe_asr_audio", "yarn"): SHARE,
+    ("nemotron3_5_transcribe_word_timestamp", "theta"): BESIDE,
+    ("nemotron3_5_transcribe_word_timestamp", "linear"): SHARE,
+    ("nemotron3_5_transcribe_word_timestamp", "yarn"): SHARE,
+    ("olmo3", "theta"): "transformers gives the sliding layers the default theta",
+    ("olmo3", "linear"): "transformers gives the sliding layers the default theta",
+    ("olmo3", "yarn"): "transformers gives the sliding layers the default theta",
+}
+UNREAD = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor")
+
+
+def file_differs(record: Record, left_out: tuple[str, ...], keys: dict) -> str | None:
+    """The model that transformers makes of a file against the layer made of it. Nothing to compare
+    where transformers refuses the file, or where a default dictionary that is scaled or nested
+    would have to be guessed, or sections fit no width."""
+    config = json.loads(record.config.to_json_string(use_diff=False))
+    config = {key: value for key, value in config.items() if key not in left_out} | keys
+    try:
+        read = type(record.config)(**copy.deepcopy(config))
+        same = build(record.package, record.module, record.cls, read)
+    except Exception:
+        return None
+    try:
+        layer = posenc.RotaryPositionalEmbedding.from_config(config, layer_type=record.layer_type)
+    except ValueError as error:
+        known = "expected rope_parameters" in str(error) or "rope_axes" in str(error)
+        return None if known else f"{record.name}: from_config refuses: {error}"
+    (other,) = [one for one in same if one.layer_type == record.layer_type]
+    want, factor = other.inv_freq(), other.attention_factor()
+    if close(layer.inv_freq, want) and abs(layer.attention_factor - factor) <= RTOL * factor:
+        return None
+    return (
+        f"{record.layer_type}: {len(layer.inv_freq)} frequencies of theta {layer.base}, "
+        f"{layer.rope_type}; transformers has {len(want)}: {read.rope_parameters}"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:`rope_scaling` is deprecated:FutureWarning")
+@EVERY_CLASS
+def test_files_of_the_time_before_transformers_5(where):
+    """Defaults that a file leaves out, flat dictionaries of models whose layers differ."""
+    records = [
+        record
+        for record in records_of(where)
+        if not record.axial
+        and getattr(record.config, "rope_parameters", None)
+        and record.name not in FREQUENCIES
+    ]
+    problems = []
+    for name, keys in FILES.items():
+        found = {}
+        for record in records:
+            found.setdefault(record.config.model_type, []).append(
+                file_differs(record, UNREAD, keys)
+            )
+        for model_type, differences in found.items():
+            listed = (model_type, name) in OLD_FILES
+            if any(differences) != listed:
+                problems.append(f"{model_type}, {name}: {differences}, listed: {listed}")
+    assert not problems, "\n".join(problems)
+
+
+@EVERY_CLASS
+def test_a_head_width_that_a_file_leaves_out(where):
+    """Many configurations have a constant instead of hidden_size / num_attention_heads; with twice
+    the hidden size the two differ."""
+
+    def differs(record: Record) -> str | None:
+        wide = {"hidden_size": 2 * record.config.hidden_size}
+        return file_differs(record, ("head_dim", "per_layer_config"), wide)
+
+    records = [
+        record
+        for record in records_of(where)
+        if not record.axial
+        and record.name not in FREQUENCIES
+        and getattr(record.config, "rope_parameters", None)
+        and getattr(record.config, "hidden_size", None)
+    ]
+    settle(records, differs, {})
+
+
 def test_the_walk_is_long_and_its_lists_are_of_it():
     """The walk cannot become empty, and no name is listed that it does not meet."""
     found = [find(*where) for where in CLASSES]
@@ -320,5 +459,6 @@ def test_the_walk_is_long_and_its_lists_are_of_it():
     assert len(records) + len(missing) >= 250, f"{len(records)} records, not read: {missing}"
     assert len({record.package for record in records}) + len(missing) >= 200
     if not missing:
+        assert {kind for kind, _ in OLD_FILES} <= {one.config.model_type for one in records}
         assert set(FREQUENCIES) | set(ROTATIONS) | set(JSON) <= names
         assert NO_POSITIONS | set(REPAIRED) <= {name for _, _, name in CLASSES}
