@@ -40,6 +40,14 @@ Twin positional(Holder module, const std::string& input = "x") {
           }};
 }
 
+/// Layers over a grid, whose position_ids are no option.
+template <typename Holder>
+Twin in_grid(Holder module) {
+  return {module.ptr(), [module](const Inputs& inputs) mutable {
+            return module->forward(inputs.at("x"), inputs.at("position_ids"));
+          }};
+}
+
 template <typename Holder>
 Twin attention(Holder module) {
   return {module.ptr(), [module](const Inputs& inputs) mutable {
@@ -55,6 +63,10 @@ std::map<std::string, std::function<Twin()>> twins() {
   using namespace posenc::nn;
   using Sinusoidal = SinusoidalPositionalEncodingOptions;
   using Rotary = RotaryPositionalEmbeddingOptions;
+  using Axial = AxialRotaryEmbeddingOptions;
+  using Learned = LearnedRotaryEmbeddingOptions;
+  using XPos = XPosRotaryEmbeddingOptions;
+  using Temperature = QueryTemperatureOptions;
   std::map<std::string, std::function<Twin()>> rows = {
       {"SinusoidalPositionalEncoding-plain",
        [] { return positional(SinusoidalPositionalEncoding(Sinusoidal(16))); }},
@@ -90,6 +102,57 @@ std::map<std::string, std::function<Twin()>> twins() {
        [] {
          return positional(RotaryPositionalEmbedding(
              Rotary(8).interleaved(false).axes(std::vector<int64_t>{0, 1, 1, 2})));
+       }},
+      {"AxialRotaryEmbedding-halves",
+       [] { return in_grid(AxialRotaryEmbedding(Axial(16).arrangement("half_hw"))); }},
+      {"AxialRotaryEmbedding-pairs",
+       [] { return in_grid(AxialRotaryEmbedding(Axial(16).arrangement("pairs_wh"))); }},
+      {"AxialRotaryEmbedding-blocks",
+       [] {
+         return in_grid(AxialRotaryEmbedding(
+             Axial(16).arrangement("blocks_wh").base(100).seq_dim(2).offset(1).scale(0.5)));
+       }},
+      {"MixedRotaryEmbedding-per_head",
+       [] { return in_grid(MixedRotaryEmbedding(MixedRotaryEmbeddingOptions(8, 3))); }},
+      {"MixedRotaryEmbedding-shared",
+       [] {
+         return in_grid(MixedRotaryEmbedding(
+             MixedRotaryEmbeddingOptions(8, 3).per_head(false).interleaved(false).seq_dim(2)));
+       }},
+      {"LearnedRotaryEmbedding-log", [] { return positional(LearnedRotaryEmbedding(Learned(8))); }},
+      {"LearnedRotaryEmbedding-log_heads",
+       [] {
+         Learned options(12);
+         options.n_heads(3).interleaved(false).rotary_dim(6).rotary_start(3);
+         return positional(LearnedRotaryEmbedding(options));
+       }},
+      {"LearnedRotaryEmbedding-direct",
+       [] {
+         Learned options(8);
+         options.parametrisation("direct").base(500);
+         return positional(LearnedRotaryEmbedding(options));
+       }},
+      {"LearnedRotaryEmbedding-direct_heads_first",
+       [] {
+         Learned options(8);
+         options.parametrisation("direct").n_heads(3).seq_dim(2);
+         return positional(LearnedRotaryEmbedding(options));
+       }},
+      {"XPosRotaryEmbedding-pairs",
+       [] { return positional(XPosRotaryEmbedding(XPos(8).scale_base(16))); }},
+      {"XPosRotaryEmbedding-partial",
+       [] {
+         return positional(XPosRotaryEmbedding(
+             XPos(12).rotary_dim(6).rotary_start(3).interleaved(false).centre(4).seq_dim(2)));
+       }},
+      {"XPosRotaryEmbedding-ids",
+       [] { return positional(XPosRotaryEmbedding(XPos(8).gamma(0.6).base(500))); }},
+      {"QueryTemperature-plain",
+       [] { return positional(QueryTemperature(Temperature().scale(0.1).floor_scale(2))); }},
+      {"QueryTemperature-ids",
+       [] {
+         return positional(
+             QueryTemperature(Temperature().scale(0.3).floor_scale(100).shift(0).seq_dim(2)));
        }},
       {"LongSequenceRoPE-chunks",
        [] {

@@ -9,7 +9,7 @@ import posenc
 import pytest
 import torch
 from samples.compare import FLOATS, assert_near, assert_same, compute_unit, unit
-from samples.operators import OPERATORS, SAMPLES
+from samples.operators import OPERATORS, SAMPLES, skipped
 
 HERE = Path(__file__).resolve().parent
 ROOT = str(Path(posenc.__file__).resolve().parents[1])
@@ -71,7 +71,11 @@ def test_gradients_of_every_instruction_set(by_capability):
                 if dtype in ("torch.bfloat16", "torch.float16"):
                     near = 2 * unit(a.dtype) if a.dtype != torch.float64 else 2**-8
                 steps = near / compute_unit(a.dtype)
-                assert_near(a, e, steps=steps, magnitude=size, what=f"{name} {dtype}")
+                # Which keys weigh too little is decided for a vector of rows at a time, so the sets
+                # differ in what they leave out, each within its share.
+                may_skip = OPERATORS[name.split("-")[0]].skips
+                lost = 2 * skipped(getattr(torch, dtype.removeprefix("torch."))) if may_skip else 0
+                assert_near(a, e, steps=steps, magnitude=size, skipped=lost, what=f"{name} {dtype}")
 
 
 THREADS = """
