@@ -58,7 +58,8 @@ void bind_rotary(py::module& m) {
       .def_readonly("inv_freq", &RopeFrequencies::inv_freq)
       .def_readonly("attention_factor", &RopeFrequencies::attention_factor)
       .def_readonly("long_inv_freq", &RopeFrequencies::long_inv_freq)
-      .def_readonly("trained_length", &RopeFrequencies::trained_length);
+      .def_readonly("trained_length", &RopeFrequencies::trained_length)
+      .def_readonly("dim", &RopeFrequencies::dim);
 
   using nn::InvFreq;
   using Rope = nn::RotaryPositionalEmbeddingImpl;

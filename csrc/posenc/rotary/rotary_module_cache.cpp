@@ -52,7 +52,7 @@ at::Tensor RotaryPositionalEmbeddingImpl::inv_freq_at(const at::Tensor& lengths)
   }
   return frequencies.long_inv_freq.empty()
              ? dynamic_ntk_inv_freq(lengths, frequencies.inv_freq, *options.scaling().factor,
-                                    frequencies.trained_length)
+                                    frequencies.trained_length, frequencies.dim)
              : longrope_inv_freq(lengths, frequencies.inv_freq, frequencies.long_inv_freq,
                                  frequencies.trained_length);
 }

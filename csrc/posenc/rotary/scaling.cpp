@@ -199,6 +199,7 @@ RopeFrequencies rope_frequencies(int64_t dim, double base, const RopeScaling& s,
       result.inv_freq[i] = i < kept ? result.inv_freq[i] / s.factor.value_or(1.0) : 0.0;
     }
   }
+  result.dim = dim;
   if (s.depends_on_length()) {
     result.trained_length = trained_length(s, max_position);
   }

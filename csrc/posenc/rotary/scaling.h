@@ -80,6 +80,8 @@ struct RopeFrequencies {
   std::vector<double> long_inv_freq;
   /// L0 of a scaling that depends on the length, else 0.
   int64_t trained_length = 0;
+  /// The width in the exponent of θ: odd where a share of the head gave an odd number.
+  int64_t dim = 0;
 };
 
 /// Frequencies of a rotary width under a scaling; for a scaling that depends on the length, those
@@ -108,9 +110,10 @@ POSENC_API at::Tensor rope_lengths(const at::Tensor& x,
 
 /// Dynamic NTK: θ grows with the length over the trained one, and not below it.
 /// \param lengths (B). \param inv_freq the n frequencies of θ. \param factor s. \param
-/// trained_length L0.
+/// trained_length L0. \param dim the width in the exponent of θ, 2n or the odd 2n − 1; default: 2n.
 POSENC_API at::Tensor dynamic_ntk_inv_freq(const at::Tensor& lengths, at::ArrayRef<double> inv_freq,
-                                           double factor, int64_t trained_length);
+                                           double factor, int64_t trained_length,
+                                           std::optional<int64_t> dim = std::nullopt);
 
 /// LongRoPE: one set of frequencies for rows within the trained length, another beyond.
 POSENC_API at::Tensor longrope_inv_freq(const at::Tensor& lengths,

@@ -226,8 +226,6 @@ void RopeScaling::check(int64_t dim, std::optional<int64_t> max_position_embeddi
   }
   if (type == "dynamic") {
     TORCH_CHECK_VALUE(dim > 2, where, "more than 2 rotated channels, got ", dim);
-    TORCH_CHECK_VALUE(dim % 2 == 0 || !depends_on_length(), where,
-                      "an even number of rotated channels, got ", dim);
   }
   const bool needs_length =
       is_yarn() || type == "longrope" || type == "llama3" || depends_on_length();

@@ -40,13 +40,16 @@ at::Tensor rope_lengths(const at::Tensor& x, const std::optional<at::Tensor>& po
 }
 
 at::Tensor dynamic_ntk_inv_freq(const at::Tensor& lengths, at::ArrayRef<double> inv_freq,
-                                double factor, int64_t trained_length) {
+                                double factor, int64_t trained_length, std::optional<int64_t> dim) {
   const char* op = "dynamic_ntk_inv_freq";
   const auto n = static_cast<int64_t>(inv_freq.size());
   TORCH_CHECK_VALUE(n > 1, op, ": expected at least 2 frequencies, got ", n);
   TORCH_CHECK_VALUE(trained_length > 0 && factor >= 1, op,
                     ": expected trained_length > 0 and factor >= 1, got ", trained_length, " and ",
                     factor);
+  const int64_t width = dim.value_or(2 * n);
+  TORCH_CHECK_VALUE(width == 2 * n || width == 2 * n - 1, op, ": expected dim to be ", 2 * n,
+                    " or ", 2 * n - 1, " for ", n, " frequencies, got ", width);
   // θ' = θ · stretch^(dim / (dim − 2)) makes f_i' = f_i · stretch^(−2i / (dim − 2)); below the
   // trained length stretch is 1.
   const at::Tensor reached = as_column(op, lengths).clamp_min(static_cast<double>(trained_length));
@@ -54,7 +57,7 @@ at::Tensor dynamic_ntk_inv_freq(const at::Tensor& lengths, at::ArrayRef<double> 
       reached.mul(factor / static_cast<double>(trained_length)).sub(factor - 1);
   std::vector<double> exponent(n);
   for (int64_t i = 0; i < n; ++i) {
-    exponent[i] = -static_cast<double>(i) / static_cast<double>(n - 1);
+    exponent[i] = -static_cast<double>(2 * i) / static_cast<double>(width - 2);
   }
   const auto real = lengths.options().dtype(at::kDouble);
   return core::float_list_tensor(inv_freq, real) *
@@ -78,8 +81,9 @@ TORCH_LIBRARY_FRAGMENT(posenc, m) {
       "rope_lengths(Tensor x, Tensor? position_ids=None, SymInt offset=0, int seq_dim=1) -> Tensor",
       rope_lengths, tags);
   m.def(
-      "dynamic_ntk_inv_freq(Tensor lengths, float[] inv_freq, float factor, int trained_length) -> "
-      "Tensor",
+      "dynamic_ntk_inv_freq(Tensor lengths, float[] inv_freq, float factor, int trained_length, "
+      "int? "
+      "dim=None) -> Tensor",
       dynamic_ntk_inv_freq, tags);
   m.def(
       "longrope_inv_freq(Tensor lengths, float[] short_inv_freq, float[] long_inv_freq, int "

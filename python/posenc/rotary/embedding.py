@@ -102,6 +102,7 @@ class RotaryPositionalEmbedding(Layer):
         self.depends_on_length = rope_scaling.depends_on_length()
         self.long_inv_freq = list(frequencies.long_inv_freq)
         self.trained_length = frequencies.trained_length
+        self.series_width = frequencies.dim
         self.factor = 1.0 if rope_scaling.factor is None else rope_scaling.factor
         # 0: the queries have no temperature.
         self.query_beta = rope_scaling.llama_4_scaling_beta or 0.0
@@ -193,7 +194,7 @@ class RotaryPositionalEmbedding(Layer):
                 lengths, self.inv_freq, self.long_inv_freq, self.trained_length
             )
         return torch.ops.posenc.dynamic_ntk_inv_freq(
-            lengths, self.inv_freq, self.factor, self.trained_length
+            lengths, self.inv_freq, self.factor, self.trained_length, self.series_width
         )
 
     def forward(self, x: Tensor, position_ids: Tensor | None = None, offset: int = 0) -> Tensor:

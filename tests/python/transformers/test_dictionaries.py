@@ -69,7 +69,7 @@ def dictionaries(draw, kind: str):
     trained = draw(lengths)
     longest = draw(st.sampled_from((trained, 4 * trained, 32 * trained)))
     shares = st.sampled_from((0.25, 0.3, 0.5, 0.75, 0.9, 1.0))
-    if kind in ("yarn", "longrope", "dynamic"):  # odd widths fail in one of the two libraries
+    if kind in ("yarn", "longrope"):  # odd widths fail in both libraries
         shares = shares.filter(lambda share: int(head * share) % 2 == 0)
     if kind == "dynamic":  # d / (d - 2)
         shares = shares.filter(lambda share: int(head * share) > 2)
@@ -159,7 +159,11 @@ def test_dynamic_follows_the_length(data, stretch):
     length = int(stretch * config.max_position_embeddings)
     want, _ = of_transformers(config, length)
     got = torch.ops.posenc.dynamic_ntk_inv_freq(
-        torch.tensor([length]), layer.inv_freq, layer.factor, layer.trained_length
+        torch.tensor([length]),
+        layer.inv_freq,
+        layer.factor,
+        layer.trained_length,
+        layer.series_width,
     )
     assert_close(got, want)
 
@@ -260,11 +264,23 @@ def test_a_wrong_dictionary_is_an_error_with_key_and_value(scaling, key, value):
     assert "expected" in str(error.value)
 
 
-def test_dynamic_of_an_odd_width_is_an_error():
-    """Its exponent d / (d - 2) would have to follow the length with the width not rounded up."""
+def test_dynamic_of_an_odd_width():
+    """The exponents d / (d - 2) and 2i / d count the width before it is rounded up."""
     scaling = {**DYNAMIC, "partial_rotary_factor": 0.33}
-    with pytest.raises(ValueError, match="even number of rotated channels, got 21"):
-        rope({**MODEL, "rope_parameters": scaling})
+    layer = rope({**MODEL, "rope_parameters": scaling})
+    d, trained = 21, layer.trained_length
+    for length in (trained // 2, trained, 3 * trained):
+        stretch = layer.factor * max(length, trained) / trained - (layer.factor - 1)
+        theta = layer.base * stretch ** (d / (d - 2))
+        want = torch.tensor([theta ** (-2 * i / d) for i in range(11)], dtype=torch.float64)
+        assert_close(layer.inv_freq_at(length), want)
+        lengths = torch.tensor([length, 1])
+        cpp = posenc.cpp.RotaryPositionalEmbedding.from_config(
+            {**MODEL, "rope_parameters": scaling}
+        )
+        x = torch.randn(1, 4, 1, layer.d_model)
+        assert torch.equal(cpp(x, None, length - 4), layer(x, None, length - 4))
+        assert_close(layer.inv_freq_at(lengths)[0, 0].tolist(), want)
 
 
 def test_a_factor_left_to_lengths_that_are_not_there_is_an_error():
