@@ -41,12 +41,22 @@ def re_rotate(
             new = new_inv_freq
         else:
             new = torch.tensor(new_inv_freq, dtype=torch.float64, device=keys.device)
+        if not torch.jit.is_scripting():  # by its name: see rotary_embedding
+            return torch.ops.posenc.re_rotate.Tensor(
+                keys, old_inv_freq, new, position_ids, offset, seq_dim, interleaved, rotary_start,
+                old_attention_factor, new_attention_factor, axes, inverse,
+            )  # fmt: skip
         return torch.ops.posenc.re_rotate(
             keys, old_inv_freq, new, position_ids, offset, seq_dim, interleaved, rotary_start,
             old_attention_factor, new_attention_factor, axes, inverse,
         )  # fmt: skip
     elif isinstance(new_inv_freq, Tensor):
         old = torch.tensor(old_inv_freq, dtype=torch.float64, device=keys.device)
+        if not torch.jit.is_scripting():
+            return torch.ops.posenc.re_rotate.Tensor(
+                keys, old, new_inv_freq, position_ids, offset, seq_dim, interleaved, rotary_start,
+                old_attention_factor, new_attention_factor, axes, inverse,
+            )  # fmt: skip
         return torch.ops.posenc.re_rotate(
             keys, old, new_inv_freq, position_ids, offset, seq_dim, interleaved, rotary_start,
             old_attention_factor, new_attention_factor, axes, inverse,
@@ -88,6 +98,10 @@ def shift(
     else:
         by = torch.full([1], delta, dtype=torch.int64, device=keys.device)
     if isinstance(inv_freq, Tensor):
+        if not torch.jit.is_scripting():
+            return torch.ops.posenc.shift.Tensor(
+                keys, by, inv_freq, seq_dim, interleaved, rotary_start, inverse
+            )
         return torch.ops.posenc.shift(
             keys, by, inv_freq, seq_dim, interleaved, rotary_start, inverse
         )

@@ -59,6 +59,13 @@ def rotary_embedding(
     Source: Su et al. 2021, arXiv:2104.09864.
     """
     if isinstance(inv_freq, Tensor):
+        if not torch.jit.is_scripting():
+            # By its name: torch.ops tries the overloads in turn, and where the first does not fit
+            # it spends half a millisecond on an error that nobody sees.
+            return torch.ops.posenc.rotary_embedding.Tensor(
+                x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
+                rotary_start, attention_factor, axes, inverse,
+            )  # fmt: skip
         return torch.ops.posenc.rotary_embedding(
             x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
             rotary_start, attention_factor, axes, inverse,

@@ -154,7 +154,7 @@ class RotaryPositionalEmbedding(Layer):
         if packed:
             x = x.unflatten(-1, [-1, self.d_model])
         if self.depends_on_length:
-            x = torch.ops.posenc.rotary_embedding(
+            x = rotary_embedding(
                 x,
                 self._inv_freq_of_length(x, position_ids, offset),
                 position_ids,

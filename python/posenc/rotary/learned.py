@@ -17,6 +17,7 @@ from .._layer import (
     positive_real,
     real,
 )
+from ..functional.rotary import rotary_embedding
 from .dictionary import arguments_from_config, read_scaling
 
 
@@ -153,7 +154,7 @@ class LearnedRotaryEmbedding(KeepsFloat32, Layer):
                 "LearnedRotaryEmbedding: expected the last axis of x to be "
                 f"head_dim = {self.head_dim}, got shape {list(x.shape)}"
             )
-        return torch.ops.posenc.rotary_embedding(
+        return rotary_embedding(
             x,
             self._frequencies(),
             position_ids,
