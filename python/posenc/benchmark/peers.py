@@ -28,30 +28,35 @@ def _turned_pairs(x: Tensor) -> Tensor:
     return torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
 
 
-def eager_rotation(x: Tensor, seq_dim: int, interleaved: bool) -> Callable[[], Tensor]:
-    """Rotation by ready tables: x cos + turned(x) sin."""
+def _eager(
+    x: Tensor, seq_dim: int, interleaved: bool
+) -> tuple[Callable[..., Tensor], Tensor, Tensor]:
+    """x cos + turned(x) sin as a function of (x, cos, sin), and tables that fit x."""
     cos, sin = cos_sin(x.size(-1), x.size(seq_dim), x.dtype)
     if interleaved:
         half = x.size(-1) // 2
         cos, sin = (t[..., :half].repeat_interleave(2, -1) for t in (cos, sin))
     head_axis = 3 - seq_dim
-    cos, sin = cos.unsqueeze(head_axis), sin.unsqueeze(head_axis)
     turned = _turned_pairs if interleaved else _turned_half
-    return lambda: x * cos + turned(x) * sin
+    return (
+        lambda x, cos, sin: x * cos + turned(x) * sin,
+        cos.unsqueeze(head_axis),
+        sin.unsqueeze(head_axis),
+    )
+
+
+def eager_rotation(x: Tensor, seq_dim: int, interleaved: bool) -> Callable[[], Tensor]:
+    """Rotation by ready tables."""
+    function, cos, sin = _eager(x, seq_dim, interleaved)
+    return lambda: function(x, cos, sin)
 
 
 def compiled_rotation(x: Tensor, seq_dim: int, interleaved: bool) -> Callable[[], Tensor]:
     """The same under torch.compile."""
-    cos, sin = cos_sin(x.size(-1), x.size(seq_dim), x.dtype)
-    if interleaved:
-        half = x.size(-1) // 2
-        cos, sin = (t[..., :half].repeat_interleave(2, -1) for t in (cos, sin))
-    head_axis = 3 - seq_dim
-    cos, sin = cos.unsqueeze(head_axis), sin.unsqueeze(head_axis)
-    turned = _turned_pairs if interleaved else _turned_half
+    function, cos, sin = _eager(x, seq_dim, interleaved)
     torch.compiler.reset()
-    function = torch.compile(lambda x, cos, sin: x * cos + turned(x) * sin, dynamic=False)
-    return lambda: function(x, cos, sin)
+    compiled = torch.compile(function, dynamic=False)
+    return lambda: compiled(x, cos, sin)
 
 
 def rotary_embedding_torch(x: Tensor, seq_dim: int) -> Callable[[], Tensor]:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from .. import _C
-from .._layer import ROTARY_KEYS, Layer, any_int, positive_int, positive_real, real
+from .._layer import ROTARY_KEYS, Layer, positive_int, positive_real
 from ..functional.cached_keys import re_rotate, shift
 from ..functional.rotary import rotary_embedding, rotary_embedding_qk
-from .dictionary import arguments_from_config, read_scaling
+from ._options import fill_options, shown
+from .dictionary import arguments_from_config
 
 
 class RotaryPositionalEmbedding(Layer):
@@ -67,37 +68,26 @@ class RotaryPositionalEmbedding(Layer):
         self.d_model = positive_int(where, "d_model", d_model)
         self.max_seq_len = positive_int(where, "max_seq_len", max_seq_len)
         self.base = positive_real(where, "base", base)
-        self.inverse = bool(inverse)
-        self.interleaved_out = None if interleaved_out is None else bool(interleaved_out)
-        self.rotary_start = any_int(where, "rotary_start", rotary_start)
-        self.seq_dim = any_int(where, "seq_dim", seq_dim)
-        self.scaling = None if scaling is None else dict(scaling)
         # One place checks what a RoPE may be and computes its frequencies: the C++ options.
         options = _C.RotaryPositionalEmbeddingOptions(self.d_model)
         options.max_seq_len = self.max_seq_len
         options.base = self.base
-        options.interleaved = bool(interleaved)
-        options.interleaved_out = self.interleaved_out
-        options.inverse = self.inverse
-        if rotary_dim is not None:
-            options.rotary_dim = any_int(where, "rotary_dim", rotary_dim)
-        options.rotary_start = self.rotary_start
-        if axes is not None:
-            options.axes = [any_int(where, "axes", axis) for axis in axes]
-        options.seq_dim = self.seq_dim
-        if attention_factor is not None:
-            options.attention_factor = real(where, "attention_factor", attention_factor)
-        rope_scaling = read_scaling(where, {} if scaling is None else scaling)
-        options.scaling = rope_scaling
-        options.check()
-        self.base = options.theta()
-        self.interleaved = options.reads_pairs()
-        self.axes = options.resolved_axes() or None
-        self.rotary_dim = options.width()
+        frequencies = fill_options(
+            where,
+            self,
+            options,
+            interleaved=interleaved,
+            interleaved_out=interleaved_out,
+            inverse=inverse,
+            rotary_dim=rotary_dim,
+            rotary_start=rotary_start,
+            axes=axes,
+            seq_dim=seq_dim,
+            scaling=scaling,
+            attention_factor=attention_factor,
+        )
+        rope_scaling = options.scaling
         self.rope_type = rope_scaling.type
-        frequencies = options.frequencies()
-        self.inv_freq = list(frequencies.inv_freq)
-        self.attention_factor = frequencies.attention_factor
         # Dynamic NTK and LongRoPE choose by each sequence's own length, in forward.
         self.depends_on_length = rope_scaling.depends_on_length()
         self.long_inv_freq = list(frequencies.long_inv_freq)
@@ -475,18 +465,4 @@ class RotaryPositionalEmbedding(Layer):
 
     def extra_repr(self) -> str:
         text = f"{self.d_model}, base={self.base:g}, interleaved={self.interleaved}"
-        if self.interleaved_out is not None:
-            text += f", interleaved_out={self.interleaved_out}"
-        if self.rotary_dim != self.d_model:
-            text += f", rotary_dim={self.rotary_dim}, rotary_start={self.rotary_start}"
-        if self.axes is not None:
-            text += f", axes={self.axes}"
-        if self.inverse:
-            text += ", inverse=True"
-        if self.seq_dim != 1:
-            text += f", seq_dim={self.seq_dim}"
-        if self.scaling is not None:
-            text += f", scaling={self.scaling}"
-        if self.attention_factor != 1.0:
-            text += f", attention_factor={self.attention_factor:g}"
-        return text
+        return text + shown(self, self.d_model)

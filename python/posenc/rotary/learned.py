@@ -11,14 +11,13 @@ from .._layer import (
     ROTARY_KEYS,
     KeepsFloat32,
     Layer,
-    any_int,
     at_least_float32,
     positive_int,
     positive_real,
-    real,
 )
 from ..functional.rotary import rotary_embedding
-from .dictionary import arguments_from_config, read_scaling
+from ._options import fill_options, shown
+from .dictionary import arguments_from_config
 
 
 class LearnedRotaryEmbedding(KeepsFloat32, Layer):
@@ -81,36 +80,25 @@ class LearnedRotaryEmbedding(KeepsFloat32, Layer):
         self.head_dim = positive_int(where, "head_dim", head_dim)
         self.n_heads = None if n_heads is None else positive_int(where, "n_heads", n_heads)
         self.parametrisation = str(parametrisation)
-        self.interleaved_out = None if interleaved_out is None else bool(interleaved_out)
-        self.rotary_start = any_int(where, "rotary_start", rotary_start)
-        self.seq_dim = any_int(where, "seq_dim", seq_dim)
-        self.inverse = bool(inverse)
-        self.scaling = None if scaling is None else dict(scaling)
         options = _C.LearnedRotaryEmbeddingOptions(self.head_dim)
         options.max_seq_len = positive_int(where, "max_seq_len", max_seq_len)
         options.base = positive_real(where, "base", base)
         options.n_heads = self.n_heads
         options.parametrisation = self.parametrisation
-        options.interleaved = bool(interleaved)
-        options.interleaved_out = self.interleaved_out
-        options.inverse = self.inverse
-        if rotary_dim is not None:
-            options.rotary_dim = any_int(where, "rotary_dim", rotary_dim)
-        options.rotary_start = self.rotary_start
-        if axes is not None:
-            options.axes = [any_int(where, "axes", axis) for axis in axes]
-        options.seq_dim = self.seq_dim
-        if attention_factor is not None:
-            options.attention_factor = real(where, "attention_factor", attention_factor)
-        options.scaling = read_scaling(where, {} if scaling is None else scaling)
-        options.check()
-        frequencies = options.frequencies()
-        self.base = options.theta()
-        self.interleaved = options.reads_pairs()
-        self.axes = options.resolved_axes() or None
-        self.rotary_dim = options.width()
-        self.inv_freq = list(frequencies.inv_freq)
-        self.attention_factor = frequencies.attention_factor
+        fill_options(
+            where,
+            self,
+            options,
+            interleaved=interleaved,
+            interleaved_out=interleaved_out,
+            inverse=inverse,
+            rotary_dim=rotary_dim,
+            rotary_start=rotary_start,
+            axes=axes,
+            seq_dim=seq_dim,
+            scaling=scaling,
+            attention_factor=attention_factor,
+        )
         n = len(self.inv_freq)
         shape = (n,) if self.n_heads is None else (self.n_heads, n)
         weight = torch.empty(shape, device=device, dtype=at_least_float32(dtype))
@@ -193,19 +181,4 @@ class LearnedRotaryEmbedding(KeepsFloat32, Layer):
         text = f"{self.head_dim}, base={self.base:g}, parametrisation={self.parametrisation!r}"
         if self.n_heads is not None:
             text += f", n_heads={self.n_heads}"
-        text += f", interleaved={self.interleaved}"
-        if self.interleaved_out is not None:
-            text += f", interleaved_out={self.interleaved_out}"
-        if self.rotary_dim != self.head_dim:
-            text += f", rotary_dim={self.rotary_dim}, rotary_start={self.rotary_start}"
-        if self.axes is not None:
-            text += f", axes={self.axes}"
-        if self.inverse:
-            text += ", inverse=True"
-        if self.seq_dim != 1:
-            text += f", seq_dim={self.seq_dim}"
-        if self.scaling is not None:
-            text += f", scaling={self.scaling}"
-        if self.attention_factor != 1.0:
-            text += f", attention_factor={self.attention_factor:g}"
-        return text
+        return text + f", interleaved={self.interleaved}" + shown(self, self.head_dim)
