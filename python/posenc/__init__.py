@@ -6,10 +6,12 @@
 torch.Size([2, 128, 8, 64])
 
 Layers live here (``posenc.RoPEAttention``), operators with defaults in
-``posenc.functional``, and the C++ modules, wrapped as ``nn.Module``, in ``posenc.cpp``.
+``posenc.functional``, and the C++ modules, wrapped as ``nn.Module``, in ``posenc.cpp``. What an
+encoding does is told by ``posenc.analysis`` and drawn by ``posenc.plots``.
 """
 
 import os as _os
+import typing as _typing
 
 import torch as _torch
 
@@ -110,7 +112,29 @@ from .rotary import (  # noqa: E402
 )
 
 #: Loaded when first used: the import of posenc stays quick and needs torch alone.
-_LAZY = ("cpp",)
+_LAZY = ("analysis", "benchmark", "cpp", "plots")
+#: Functions that live in them.
+_LAZY_NAMES = {
+    "analyze_positional_encoding": "analysis",
+    "benchmark_positional_encodings": "benchmark",
+    "compare_attention_patterns": "plots",
+    "compare_positional_encodings": "plots",
+    "visualize_alibi": "plots",
+    "visualize_positional_encoding": "plots",
+    "visualize_rope": "plots",
+}
+
+if _typing.TYPE_CHECKING:
+    from . import analysis, benchmark, cpp, plots
+    from .analysis import analyze_positional_encoding
+    from .benchmark import benchmark_positional_encodings
+    from .plots import (
+        compare_attention_patterns,
+        compare_positional_encodings,
+        visualize_alibi,
+        visualize_positional_encoding,
+        visualize_rope,
+    )
 
 __all__ = [
     "ALiBiAttention",
@@ -129,24 +153,35 @@ __all__ = [
     "add_positional_encoding",
     "alibi_bias",
     "alibi_slopes",
+    "analysis",
+    "analyze_positional_encoding",
+    "benchmark",
+    "benchmark_positional_encodings",
     "choose_positional_encoding",
     "cmake_prefix_path",
+    "compare_attention_patterns",
+    "compare_positional_encodings",
     "convert_rope_weights",
     "cpp",
     "functional",
     "get_include",
     "get_positional_encoding",
     "nope_layers",
+    "plots",
+    "visualize_alibi",
+    "visualize_positional_encoding",
+    "visualize_rope",
 ]
 
 
 def __getattr__(name: str):
-    if name in _LAZY:
+    if name in _LAZY or name in _LAZY_NAMES:
         import importlib
 
-        return importlib.import_module("." + name, __name__)
+        module = importlib.import_module("." + _LAZY_NAMES.get(name, name), __name__)
+        return getattr(module, name) if name in _LAZY_NAMES else module
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted(set(globals()) | set(_LAZY))
+    return sorted(set(globals()) | set(_LAZY) | set(_LAZY_NAMES))

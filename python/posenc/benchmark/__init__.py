@@ -4,6 +4,15 @@
 """
 
 from .cases import Case, all_cases
+from .encodings import EncodingTimes, benchmark_positional_encodings
 from .report import machine, markdown, run_case
 
-__all__ = ["Case", "all_cases", "machine", "markdown", "run_case"]
+__all__ = [
+    "Case",
+    "EncodingTimes",
+    "all_cases",
+    "benchmark_positional_encodings",
+    "machine",
+    "markdown",
+    "run_case",
+]

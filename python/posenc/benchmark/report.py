@@ -81,7 +81,8 @@ def run_case(case: Case, scale: float = 1.0) -> dict[str, Any]:
     return result
 
 
-def _milliseconds(value: float) -> str:
+def ms_text(value: float) -> str:
+    """A time in ms with about three digits."""
     return f"{value:.4f}" if value < 0.1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
@@ -100,9 +101,9 @@ def _comparison(other: dict[str, Any]) -> str:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """A case as lines of text."""
-    text = [f"{result['name']}: {_milliseconds(result['ms'])} ms"]
+    text = [f"{result['name']}: {ms_text(result['ms'])} ms"]
     for name, other in result["others"].items():
-        text.append(f"    {name:28} {_milliseconds(other['ms']):>9} ms   {_comparison(other)}")
+        text.append(f"    {name:28} {ms_text(other['ms']):>9} ms   {_comparison(other)}")
     for name, why in result["missing"].items():
         text.append(f"    {name:28} not measured: {why}")
     for name, mib in result.get("peak_mib", {}).items():
@@ -118,7 +119,7 @@ def markdown(results: list[dict[str, Any]], where: dict[str, Any]) -> str:
         text += [f"## {group}", "", "| work | ours, ms | against | its ms | ours is | target |"]
         text += ["| --- | ---: | --- | ---: | ---: | --- |"]
         for result in (r for r in results if r["group"] == group):
-            name, ours = result["name"], _milliseconds(result["ms"])
+            name, ours = result["name"], ms_text(result["ms"])
             for other_name, other in result["others"].items():
                 ratio, target = other["ratio"], other["target"]
                 against = (
@@ -131,7 +132,7 @@ def markdown(results: list[dict[str, Any]], where: dict[str, Any]) -> str:
                     )
                     goal += "" if other["reached"] else " (missed)"
                 text.append(
-                    f"| {name} | {ours} | {other_name} | {_milliseconds(other['ms'])} "
+                    f"| {name} | {ours} | {other_name} | {ms_text(other['ms'])} "
                     f"| {against} | {goal} |"
                 )
                 name = ours = ""

@@ -1,0 +1,45 @@
+"""The attention weights of a layer, read from the layer's own computation."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def attention_weights(layer: nn.Module, x: Tensor, *args: Any, **options: Any) -> Tensor:
+    """The weights by which a layer mixes its values for input x.
+
+    The layer runs as ever, on the path that it takes for these arguments, with the identity matrix
+    in place of its values: what comes out of ``weights @ values`` then is the weights. Nothing is
+    computed a second way.
+
+    Args:
+        layer: `RoPEAttention` or `ALiBiAttention`. Dropout is left out.
+        x: (B, L, d_model).
+        args, options: as ``layer.forward`` takes them (``mask``, ``key_padding_mask``, ...).
+
+    Returns:
+        (B, H, L, L) of x's dtype: query down, key across. A row sums to 1, or to 0 where no key
+        is allowed.
+    """
+    if not hasattr(layer, "_attend") or not hasattr(layer, "n_kv_heads"):
+        raise TypeError(
+            f"attention_weights: expected a RoPEAttention or an ALiBiAttention, got "
+            f"{type(layer).__name__}"
+        )
+    seen: dict[str, Tensor] = {}
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        keys = k.size(2)
+        unit = torch.eye(keys, dtype=v.dtype, device=v.device)
+        seen["weights"] = layer_attend(q, k, unit.expand(k.size(0), k.size(1), keys, keys), *rest)
+        return v.repeat_interleave(q.size(1) // v.size(1), 1)  # some output; it is dropped
+
+    probe = copy.copy(layer)  # shares the weights; what is set on it stays with it
+    probe.training = False
+    layer_attend = probe._attend
+    probe._attend = attend
+    with torch.no_grad():
+        probe(x, *args, **options)
+    return seen["weights"]
