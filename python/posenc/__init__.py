@@ -7,7 +7,8 @@ torch.Size([2, 128, 8, 64])
 
 Layers live here (``posenc.RoPEAttention``), operators with defaults in
 ``posenc.functional``, and the C++ modules, wrapped as ``nn.Module``, in ``posenc.cpp``. What an
-encoding does is told by ``posenc.analysis`` and drawn by ``posenc.plots``.
+encoding does is told by ``posenc.analysis`` and drawn by ``posenc.plots``. Examples take
+``import torch, posenc`` and ``import posenc.functional as P`` for granted.
 """
 
 import os as _os

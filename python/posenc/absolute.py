@@ -31,6 +31,10 @@ class SinusoidalPositionalEncoding(Layer):
         spacing: of the frequencies, see `posenc.functional.sinusoidal_inv_freq`.
 
     Holds no tensor. Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+
+    >>> layer = posenc.SinusoidalPositionalEncoding(64, scale=8.0)
+    >>> layer(torch.randn(2, 100, 64)).shape
+    torch.Size([2, 100, 64])
     """
 
     inv_freq: list[float]
@@ -103,6 +107,14 @@ class LearnedPositionalEncoding(Layer):
 
     The table is ``positional_embeddings`` (an ``nn.Embedding``), normal with std 0.02, as in GPT-2
     and BERT.
+
+    >>> layer = posenc.LearnedPositionalEncoding(512, 64)
+    >>> layer(torch.randn(2, 100, 64), offset=12).shape
+    torch.Size([2, 100, 64])
+    >>> layer(torch.randn(2, 1, 64), offset=512)
+    Traceback (most recent call last):
+        ...
+    IndexError: add_positions: expected positions in [0, 512), the rows of the table, got ...
     """
 
     _legacy_keys = INDEX_KEYS
@@ -181,6 +193,10 @@ class TransformerEmbedding(Layer):
 
     The table is ``token_embedding`` (an ``nn.Embedding``).
     Source: Vaswani et al. 2017, arXiv:1706.03762, sections 3.4 and 3.5.
+
+    >>> embed = posenc.TransformerEmbedding(vocab_size=1000, d_model=64, padding_idx=0)
+    >>> embed(torch.tensor([[5, 7, 0], [9, 2, 4]])).shape
+    torch.Size([2, 3, 64])
     """
 
     inv_freq: list[float]

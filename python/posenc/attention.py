@@ -1,5 +1,6 @@
 """Attention layers with rotary positions and with ALiBi, and the cache they decode with."""
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -36,6 +37,12 @@ class KVCache(NamedTuple):
         lengths: (B) int64: the position of each row's next token.
         block_norms: (B, Hkv, S / 64 rounded up): the largest norm in each block of keys, by which
             ALiBi leaves far blocks unread; (B, Hkv, 0) where nothing needs it.
+
+    >>> attention = posenc.RoPEAttention(64, 4, is_causal=True)
+    >>> out, cache = attention.forward_cached(torch.randn(2, 10, 64))
+    >>> cache.key.shape, cache.lengths
+    (torch.Size([2, 4, 10, 16]), tensor([10, 10]))
+    >>> best = posenc.KVCache(*(t[[1, 1]] for t in cache))  # the second row, twice
     """
 
     key: Tensor
@@ -392,17 +399,15 @@ class _Attention(Layer):
         return text
 
 
-_ATTENTION_ARGS = """
-        Args:
-            x: (B, L, d_model).
-            mask: broadcastable to (B, H, L, S), bool, int or float: ``mask == 0`` blocks, anything
-                else keeps. (An additive mask, where 0.0 keeps, is an ``attn_bias``.)
-            attn_bias: real, broadcastable to (B, H, L, S), added to the scaled scores; -inf blocks.
-            key_padding_mask: (B, L), True or nonzero for real tokens. Padding is never attended
-                to, and positions are counted from real tokens: [0, 0, 1, 1, 1] is at
-                [0, 0, 0, 1, 2].
-            position_ids: (L), (1, L) or (B, L), in place of counted positions.
-"""
+_ATTENTION_ARGS = """Args:
+    x: (B, L, d_model).
+    mask: broadcastable to (B, H, L, S), bool, int or float: ``mask == 0`` blocks, anything
+        else keeps. (An additive mask, where 0.0 keeps, is an ``attn_bias``.)
+    attn_bias: real, broadcastable to (B, H, L, S), added to the scaled scores; -inf blocks.
+    key_padding_mask: (B, L), True or nonzero for real tokens. Padding is never attended
+        to, and positions are counted from real tokens: [0, 0, 1, 1, 1] is at
+        [0, 0, 0, 1, 2].
+    position_ids: (L), (1, L) or (B, L), in place of counted positions."""
 
 
 class RoPEAttention(_Attention):
@@ -424,6 +429,10 @@ class RoPEAttention(_Attention):
     backward has no second derivative, so for one use ``sdpa_kernel(SDPBackend.MATH)``.
 
     Source: Su et al. 2021, arXiv:2104.09864.
+
+    >>> attention = posenc.RoPEAttention(256, 8, n_kv_heads=2, is_causal=True)
+    >>> attention(torch.randn(4, 100, 256)).shape
+    torch.Size([4, 100, 256])
     """
 
     _legacy_keys = ROTARY_KEYS
@@ -496,7 +505,9 @@ class RoPEAttention(_Attention):
         offset: int = 0,
     ) -> Tensor:
         """Self-attention over x.
-        {args}            offset: added to every position.
+
+        {args}
+            offset: added to every position.
 
         Returns:
             (B, L, d_model).
@@ -525,7 +536,9 @@ class RoPEAttention(_Attention):
         With ``is_causal`` a prefill and any number of steps give what one pass gives. Every row
         goes on at its own next position, so left- and right-padded batches both decode rightly.
         S counts the cached keys and the new ones.
-        {args}            cache: of the call before; None for the first. It remembers which of
+
+        {args}
+            cache: of the call before; None for the first. It remembers which of
                 its keys are padding, so that ``key_padding_mask`` need cover the new tokens only;
                 one of all keys, (B, S), as in transformers, is taken as well.
 
@@ -585,6 +598,12 @@ class ALiBiAttention(_Attention):
     an ``attn_bias``, and ``dropout`` in training.
 
     Source: Press et al. 2021, arXiv:2108.12409 (symmetric without a causal mask).
+
+    >>> attention = posenc.ALiBiAttention(256, 8, is_causal=True)
+    >>> attention(torch.randn(4, 100, 256)).shape
+    torch.Size([4, 100, 256])
+    >>> attention.slopes[:3]
+    [0.5, 0.25, 0.125]
     """
 
     slopes: list[float]
@@ -711,7 +730,9 @@ class ALiBiAttention(_Attention):
         offset: int = 0,
     ) -> Tensor:
         """Self-attention over x.
-        {args}            offset: changes nothing here, since only distances count; kept so that
+
+        {args}
+            offset: changes nothing here, since only distances count; kept so that
                 both attention layers are called alike.
 
         Returns:
@@ -743,7 +764,9 @@ class ALiBiAttention(_Attention):
         With ``is_causal`` a prefill and any number of steps give what one pass gives. Every row
         goes on at its own next position, so left- and right-padded batches both decode rightly.
         S counts the cached keys and the new ones.
-        {args}            cache: of the call before; None for the first. It remembers which of
+
+        {args}
+            cache: of the call before; None for the first. It remembers which of
                 its keys are padding, so that ``key_padding_mask`` need cover the new tokens only;
                 one of all keys, (B, S), as in transformers, is taken as well.
 
@@ -782,4 +805,4 @@ def _behind(q_positions: Tensor, k_positions: Tensor) -> Tensor:
 for _layer in (RoPEAttention, ALiBiAttention):
     for _method in (_layer.forward, _layer.forward_cached):
         if _method.__doc__ is not None:  # python -OO
-            _method.__doc__ = _method.__doc__.replace("{args}", _ATTENTION_ARGS.lstrip("\n "))
+            _method.__doc__ = inspect.cleandoc(_method.__doc__).replace("{args}", _ATTENTION_ARGS)

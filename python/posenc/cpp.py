@@ -47,7 +47,10 @@ __all__ = [
 
 
 KVCache = _C.KVCache
-"""Keys and values of the tokens so far, as C++ keeps them; ``forward_cached`` fills it in place."""
+KVCache.__doc__ = """Keys and values (B, Hkv, S, D) of the tokens so far, as C++ keeps them.
+
+``forward_cached`` fills it in place: hand in the same object call after call.
+"""
 
 
 class _Weights(nn.Module):

@@ -29,18 +29,20 @@ def choose_positional_encoding(config: Any) -> nn.Module:
     Args:
         config: a mapping, or an object with these names as attributes:
 
-            ============================  =========================================================
-            ``pos_encoding_type``         ``"sinusoidal"`` (the default), ``"learned"``, ``"rope"``,
-                                          ``"alibi"``, ``"none"``; see below for further spellings
-            ``d_model``                   width of the model
-            ``max_seq_len``               2048; rows of a learned table, no limit for the others
-            ``n_heads``                   8 for alibi; for rope the width is ``head_dim``, else
-                                          ``d_model // n_heads`` where n_heads is given, else
-                                          ``d_model``
-            ``n_kv_heads``, ``is_causal`` for alibi
-            ``base``, ``interleaved``     for sinusoidal and rope
-            ``rotary_dim``, ``scaling``   for rope
-            ============================  =========================================================
+            ==============================  =====================================================
+            ``pos_encoding_type``           ``"sinusoidal"`` (the default), ``"learned"``,
+                                            ``"rope"``, ``"alibi"``, ``"none"``; see below for
+                                            further spellings
+            ``d_model``                     width of the model
+            ``max_seq_len``                 2048; rows of a learned table, no limit for the
+                                            others
+            ``n_heads``                     8 for alibi; for rope the width is ``head_dim``, else
+                                            ``d_model // n_heads`` where n_heads is given, else
+                                            ``d_model``
+            ``n_kv_heads``, ``is_causal``   for alibi
+            ``base``, ``interleaved``       for sinusoidal and rope
+            ``rotary_dim``, ``scaling``     for rope
+            ==============================  =====================================================
 
             Other names are not read: a whole model's configuration may be given. Spellings:
             rotary = rope; sine, sincos, fixed, absolute = sinusoidal; embedding, learnable =
@@ -52,6 +54,10 @@ def choose_positional_encoding(config: Any) -> nn.Module:
 
     Raises:
         ValueError: an unknown type, with the list of known ones, or a missing ``d_model``.
+
+    >>> config = {"pos_encoding_type": "rope", "d_model": 512, "n_heads": 8}
+    >>> posenc.choose_positional_encoding(config)
+    RotaryPositionalEmbedding(64, base=10000, interleaved=True)
     """
 
     def given(name: str) -> bool:

@@ -18,10 +18,12 @@ class AlibiFigures:
 
     Attributes:
         slopes: score lost per position of distance.
-        half, hundredth: the distance at which a key of equal score has 1/2, 1/100 of the weight.
+        half: the distance at which a key of equal score has 1/2 of the weight.
+        hundredth: the same for 1/100.
         length: of the sequence that the shares refer to.
-        forward, backward: share of the key blocks that the attention computes there, on random
-            unit-normal q and k under a causal mask; the others cannot change the result.
+        forward: share of the key blocks that the attention computes there, on random unit-normal q
+            and k under a causal mask; the others cannot change the result.
+        backward: the same share of its backward pass.
     """
 
     slopes: list[float]

@@ -15,7 +15,8 @@ class TableFigures:
 
     Attributes:
         shape: (positions, channels).
-        minimum, maximum: of all numbers.
+        minimum: the smallest number.
+        maximum: the largest.
         mean_norm: mean Euclidean norm of a row.
         neighbours: mean cosine similarity of positions p and p + 1; None for a single row.
         similarity: distance -> cosine similarity of position 0 with the position so far away.

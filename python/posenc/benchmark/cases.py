@@ -316,7 +316,7 @@ def decode(keys: int = 32768) -> Iterator[Case]:
 
 
 def all_cases(quick: bool = False) -> list[Case]:
-    """Every case; `quick` leaves out most lengths."""
+    """Every case; ``quick`` leaves out most lengths."""
     if quick:
         return [
             *rotary((512,)), *rotary_other(), *absolute((512,)), *attention((1024, 4096)),

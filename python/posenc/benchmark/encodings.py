@@ -27,7 +27,7 @@ class EncodingTimes:
     """What `benchmark_positional_encodings` measured.
 
     Attributes:
-        milliseconds: name -> length -> the best time of one call, in ms. The names of `OURS`, the
+        milliseconds: name -> length -> the best time of one call, in ms. The names of ``OURS``, the
             limit, then the peers.
         missing: peer -> why it was not measured.
         settings: d_model, batch_size, n_heads, dtype.

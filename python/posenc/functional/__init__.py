@@ -1,6 +1,8 @@
 """Every operator with its defaults.
 
 Shapes: B batch, L query length, S key length, H heads, D head dimension, n frequencies.
+Examples take ``import torch, posenc`` and ``import posenc.functional as P`` for granted.
+
 All functions work inside ``torch.jit.script``, ``torch.compile(fullgraph=True)`` and
 ``torch.export``, under ``torch.func`` transforms, forward-mode AD and autocast.
 

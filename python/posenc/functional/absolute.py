@@ -23,9 +23,13 @@ def sinusoidal_encoding(
         dtype: of the result; None for the default dtype.
 
     Returns:
-        (*position_ids.shape, d_model).
+        ``(*position_ids.shape, d_model)``.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+
+    >>> P.sinusoidal_encoding(torch.tensor([0, 1]), P.sinusoidal_inv_freq(4), 4)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
     """
     return torch.ops.posenc.sinusoidal_encoding(position_ids, inv_freq, d_model, interleaved, dtype)
 
@@ -48,6 +52,11 @@ def add_sinusoidal(
         offset: added to every position.
         seq_dim: the axis of ``x`` that is time.
         scale: multiplies ``x``, not the encoding.
+
+    >>> x = torch.zeros(1, 2, 4)
+    >>> P.add_sinusoidal(x, P.sinusoidal_inv_freq(4), offset=1)
+    tensor([[[ 0.8415,  0.5403,  0.0100,  0.9999],
+             [ 0.9093, -0.4161,  0.0200,  0.9998]]])
     """
     return torch.ops.posenc.add_sinusoidal(
         x, inv_freq, position_ids, offset, seq_dim, interleaved, scale
@@ -72,6 +81,11 @@ def add_positions(
 
     Raises:
         IndexError: a position outside ``[0, max_len)``, with the position and the limit.
+
+    >>> weight = torch.arange(8.0).view(4, 2)
+    >>> P.add_positions(torch.zeros(1, 2, 2), weight, offset=1)
+    tensor([[[2., 3.],
+             [4., 5.]]])
     """
     return torch.ops.posenc.add_positions(x, weight, position_ids, offset, seq_dim)
 
@@ -99,6 +113,11 @@ def embed_tokens(
 
     Returns:
         (B, L, d_model) or (L, d_model), of weight's dtype.
+
+    >>> weight = torch.zeros(10, 4)
+    >>> P.embed_tokens(torch.tensor([[3, 3]]), weight, P.sinusoidal_inv_freq(4), scale=2.0)
+    tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
+             [0.8415, 0.5403, 0.0100, 0.9999]]])
     """
     return torch.ops.posenc.embed_tokens(
         input_ids, weight, inv_freq, position_ids, offset, interleaved, scale, padding_idx
@@ -130,6 +149,10 @@ def get_positional_encoding(
         (seq_len, d_model).
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+
+    >>> P.get_positional_encoding(2, 4)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
     """
     if seq_len < 0:
         raise ValueError(f"get_positional_encoding: expected seq_len >= 0, got {seq_len}")
@@ -159,6 +182,10 @@ def add_positional_encoding(
         (B, L, d_model), of the dtype of ``embeddings``.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+
+    >>> P.add_positional_encoding(torch.zeros(1, 2, 4))
+    tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
+             [0.8415, 0.5403, 0.0100, 0.9999]]])
     """
     if embeddings.dim() != 3:
         raise ValueError(

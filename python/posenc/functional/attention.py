@@ -130,6 +130,10 @@ def alibi_attention(
         are differentiable, so parts can be merged by `merge_attention`.
 
     Source: Press et al. 2021, arXiv:2108.12409.
+
+    >>> q, k, v = torch.randn(3, 2, 8, 100, 64)
+    >>> P.alibi_attention(q, k, v, P.alibi_slopes(8), is_causal=True).shape
+    torch.Size([2, 8, 100, 64])
     """
     if return_lse:
         return _alibi_attention_pair(
@@ -165,5 +169,16 @@ def merge_attention(
         part give 0 and -inf.
 
     Source: the online softmax of Rabe and Staats 2021, arXiv:2112.05682.
+
+    >>> q, k, v = torch.randn(3, 1, 2, 5, 8)
+    >>> slopes = P.alibi_slopes(2)
+    >>> first = P.alibi_attention(
+    ...     q, k[:, :, :3], v[:, :, :3], slopes, offset=0, return_lse=True
+    ... )
+    >>> second = P.alibi_attention(
+    ...     q, k[:, :, 3:], v[:, :, 3:], slopes, offset=-3, return_lse=True
+    ... )
+    >>> out, lse = P.merge_attention(*first, *second)
+    >>> torch.testing.assert_close(out, P.alibi_attention(q, k, v, slopes))
     """
     return torch.ops.posenc.merge_attention(out1, lse1, out2, lse2)

@@ -30,6 +30,10 @@ def alibi_bias(
 
     Source: Press et al. 2021, arXiv:2108.12409 (with the true distance; under a causal mask any
     constant per row gives the same weights).
+
+    >>> P.alibi_bias([1.0], 2, 4, is_causal=True)  # the last 2 of 4 tokens
+    tensor([[[-2., -1., -0., -inf],
+             [-3., -2., -1., -0.]]])
     """
     if isinstance(slopes, Tensor):
         if device is not None and device != slopes.device:
@@ -63,5 +67,9 @@ def alibi_softmax(
 
     Returns:
         (B, H, L, S); 0 in a row without an allowed key.
+
+    >>> P.alibi_softmax(torch.zeros(1, 1, 2, 3), [1.0])[0, 0]
+    tensor([[0.2119, 0.5761, 0.2119],
+            [0.0900, 0.2447, 0.6652]])
     """
     return torch.ops.posenc.alibi_softmax(scores, slopes, mask, is_causal, scale, offset)

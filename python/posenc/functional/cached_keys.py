@@ -35,6 +35,11 @@ def re_rotate(
 
     Returns:
         a tensor of keys' shape and dtype.
+
+    >>> k = torch.randn(1, 10, 2, 64)
+    >>> old, new = P.rope_inv_freq(64, 1e4), P.rope_inv_freq(64, 1e6)
+    >>> moved = P.re_rotate(P.rotary_embedding(k, old), old, new)
+    >>> torch.testing.assert_close(moved, P.rotary_embedding(k, new))
     """
     if isinstance(old_inv_freq, Tensor):
         if isinstance(new_inv_freq, Tensor):
@@ -92,6 +97,10 @@ def shift(
 
     Returns:
         a tensor of keys' shape and dtype.
+
+    >>> k, inv_freq = torch.randn(1, 10, 2, 64), P.rope_inv_freq(64)
+    >>> moved = P.shift(P.rotary_embedding(k, inv_freq, offset=4), -4, inv_freq)
+    >>> torch.testing.assert_close(moved, P.rotary_embedding(k, inv_freq))
     """
     if isinstance(delta, Tensor):
         by = delta

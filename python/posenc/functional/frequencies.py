@@ -52,6 +52,9 @@ def rope_inv_freq(dim: int, base: float = 10000.0) -> list[float]:
         base: theta, above 0.
 
     Source: Su et al. 2021, arXiv:2104.09864.
+
+    >>> P.rope_inv_freq(4)
+    [1.0, 0.01]
     """
     if not torch.jit.is_scripting() and not torch.compiler.is_compiling():
         return list(_C.rope_inv_freq(dim, base))
@@ -73,6 +76,11 @@ def sinusoidal_inv_freq(
             (tensor2tensor, fairseq, Whisper); an odd width then ends with a channel of zeros.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5.
+
+    >>> P.sinusoidal_inv_freq(4)
+    [1.0, 0.01]
+    >>> P.sinusoidal_inv_freq(4, spacing="half_minus_one")
+    [1.0, 0.0001]
     """
     if not torch.jit.is_scripting() and not torch.compiler.is_compiling():
         return list(_C.sinusoidal_inv_freq(d_model, base, spacing))
@@ -109,6 +117,11 @@ def alibi_slopes(
         list of ``n_heads`` floats (scores lost per position of distance).
 
     Source: Press et al. 2021, arXiv:2108.12409, and its published code.
+
+    >>> P.alibi_slopes(4)
+    [0.25, 0.0625, 0.015625, 0.00390625]
+    >>> P.alibi_slopes(2, head_start=2, total_heads=4)  # the second of two ranks
+    [0.015625, 0.00390625]
     """
     if not torch.jit.is_scripting() and not torch.compiler.is_compiling():
         return list(_C.alibi_slopes(n_heads, bias_max, head_start, total_heads, geometric))

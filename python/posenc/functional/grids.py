@@ -31,6 +31,11 @@ def rope_axes(arrangement: str, sections: list[int], n: int | None = None) -> li
             not n.
 
     Sources: Qwen2-VL, arXiv:2409.12191; Qwen3-VL, arXiv:2511.21631; VideoRoPE, arXiv:2502.05173.
+
+    >>> P.rope_axes("contiguous", [2, 1, 1])
+    [0, 0, 1, 2]
+    >>> P.rope_axes("interleaved", [2, 1, 1])
+    [0, 1, 2, 0]
     """
     return torch.ops.posenc.rope_axes(arrangement, sections, n)
 
@@ -42,6 +47,9 @@ def mrope_axes(sections: list[int], interleaved: bool = False, n: int | None = N
         sections: frequencies that read time, height and width (or any number of axes).
         interleaved: the ``"interleaved"`` arrangement in place of ``"contiguous"``.
         n: number of frequencies, checked against the sum where given.
+
+    >>> P.mrope_axes([2, 1, 1])
+    [0, 0, 1, 2]
     """
     return torch.ops.posenc.rope_axes("interleaved" if interleaved else "contiguous", sections, n)
 
@@ -74,6 +82,12 @@ def axial_rotary_embedding(
         n_prefix, n_suffix: tokens at the beginning and the end of the sequence that have no
             position (class token, registers) and pass bit for bit.
         inverse: rotate by the negative angle.
+
+    >>> inv_freq, axes = 2 * P.rope_inv_freq(32), [0] * 16 + [1] * 16
+    >>> position_ids = P.vision_position_ids(torch.tensor([1, 4, 6]))
+    >>> x = torch.randn(2, 24, 8, 64)
+    >>> P.axial_rotary_embedding(x, inv_freq, axes, position_ids).shape
+    torch.Size([2, 24, 8, 64])
     """
     return torch.ops.posenc.axial_rotary_embedding(
         x, inv_freq, axes, position_ids, offset, seq_dim, interleaved, blocks, n_prefix, n_suffix,
@@ -103,6 +117,11 @@ def mixed_rotary_embedding(
         interleaved: pairs are channels (2i, 2i + 1); False: (i, i + n).
 
     Source: Heo et al. 2024, arXiv:2403.13298.
+
+    >>> position_ids = P.vision_position_ids(torch.tensor([1, 4, 6]))
+    >>> x, freqs = torch.randn(2, 24, 8, 64), torch.randn(2, 8, 32)
+    >>> P.mixed_rotary_embedding(x, freqs, position_ids).shape
+    torch.Size([2, 24, 8, 64])
     """
     return torch.ops.posenc.mixed_rotary_embedding(
         x, freqs, position_ids, offset, seq_dim, interleaved, n_prefix, n_suffix, inverse
@@ -126,6 +145,10 @@ def vision_position_ids(
     Returns:
         int64 (2, L) as (h, w), or (3, L) as (t, h, w), on the device of ``grid_thw``. The grid
         (1, 2, 3) gives rows [0, 0, 0, 1, 1, 1] and columns [0, 1, 2, 0, 1, 2].
+
+    >>> P.vision_position_ids(torch.tensor([1, 2, 3]))
+    tensor([[0, 0, 0, 1, 1, 1],
+            [0, 1, 2, 0, 1, 2]])
     """
     return torch.ops.posenc.vision_position_ids(grid_thw, spatial_merge_size, include_time)
 
@@ -171,6 +194,15 @@ def mrope_position_ids(
         ValueError: tokens and grids that do not fit each other, with the row and both numbers.
 
     Source: Qwen2-VL, arXiv:2409.12191.
+
+    >>> token_types = torch.tensor([[0, 1, 1, 1, 1, 0]])  # a word, an image of 2 x 2 tokens, a word
+    >>> position_ids, deltas = P.mrope_position_ids(token_types, torch.tensor([[1, 4, 4]]))
+    >>> position_ids[:, 0]
+    tensor([[0, 1, 1, 1, 1, 3],
+            [0, 1, 1, 2, 2, 3],
+            [0, 1, 2, 1, 2, 3]])
+    >>> deltas
+    tensor([-2])
     """
     return torch.ops.posenc.mrope_position_ids(
         token_types, image_grid_thw, video_grid_thw, attention_mask, spatial_merge_size,
@@ -191,6 +223,11 @@ def mrope_decode_position_ids(
 
     Returns:
         int64 (n_axes, B, length).
+
+    >>> P.mrope_decode_position_ids(torch.tensor([6]), torch.tensor([-2]), length=2)[:, 0]
+    tensor([[4, 5],
+            [4, 5],
+            [4, 5]])
     """
     return torch.ops.posenc.mrope_decode_position_ids(n_tokens, rope_deltas, length, n_axes)
 
@@ -217,6 +254,11 @@ def xdrope_position_ids(
 
     Returns:
         int64 position_ids (n_axes, B, L) and rope_deltas (B).
+
+    >>> token_types = torch.tensor([[0, 1, 1, 1, 0]])  # a word, an image of 1 x 2 and its separator
+    >>> position_ids, deltas = P.xdrope_position_ids(token_types, torch.tensor([[1, 2, 4]]))
+    >>> position_ids.shape
+    torch.Size([4, 1, 5])
     """
     return torch.ops.posenc.xdrope_position_ids(
         token_types, image_grid_thw, attention_mask, n_axes, spatial_merge_size
@@ -230,6 +272,10 @@ def grid_coordinates(height: int, width: int, device: torch.device | None = None
         float64 (2, height * width): y and x.
 
     Source: DINOv3, arXiv:2508.10104.
+
+    >>> P.grid_coordinates(1, 2)
+    tensor([[ 0.0000,  0.0000],
+            [-0.5000,  0.5000]], dtype=torch.float64)
     """
     return torch.ops.posenc.grid_coordinates(height, width, device)
 
@@ -248,6 +294,9 @@ def augment_coordinates(
         jitter: multiplies each axis by a number of [1 / jitter, jitter], log-uniform.
         rescale: multiplies all axes by one number of [1 / rescale, rescale], log-uniform.
             Each is left out where it is None.
+
+    >>> P.augment_coordinates(P.grid_coordinates(4, 4), shift=0.1, rescale=2.0).shape
+    torch.Size([2, 16])
     """
     return torch.ops.posenc.augment_coordinates(coordinates, shift, jitter, rescale)
 

@@ -19,5 +19,11 @@ def learned_inv_freq(weight: Tensor, inv_freq: list[float], parametrisation: str
         float64 (n), or (1, H, n), differentiable in weight.
 
     Source: LeRoPE as in Mistral Large 4 (transformers).
+
+    >>> alpha = torch.zeros(2, requires_grad=True)
+    >>> inv_freq = P.learned_inv_freq(alpha, P.rope_inv_freq(4))
+    >>> P.rotary_embedding(torch.randn(1, 10, 8, 4), inv_freq).sum().backward()
+    >>> alpha.grad.shape
+    torch.Size([2])
     """
     return torch.ops.posenc.learned_inv_freq(weight, inv_freq, parametrisation)

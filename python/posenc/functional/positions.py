@@ -12,6 +12,9 @@ def positions_from_mask(mask: Tensor) -> Tensor:
 
     Returns:
         int64, the mask's shape. [0, 0, 1, 1, 1] gives [0, 0, 0, 1, 2].
+
+    >>> P.positions_from_mask(torch.tensor([[0, 0, 1, 1, 1]]))
+    tensor([[0, 0, 0, 1, 2]])
     """
     return torch.ops.posenc.positions_from_mask(mask)
 
@@ -28,6 +31,9 @@ def positions_from_cu_seqlens(
 
     Returns:
         int64 (total).
+
+    >>> P.positions_from_cu_seqlens(torch.tensor([0, 3, 5]), 5)
+    tensor([0, 1, 2, 0, 1])
     """
     return torch.ops.posenc.positions_from_cu_seqlens(cu_seqlens, total, offsets)
 
@@ -40,12 +46,15 @@ def positions_from_documents(document_ids: Tensor) -> Tensor:
 
     Returns:
         int64, the same shape. [1, 1, 2, 2, 2] gives [0, 1, 0, 1, 2].
+
+    >>> P.positions_from_documents(torch.tensor([1, 1, 2, 2, 2]))
+    tensor([0, 1, 0, 1, 2])
     """
     return torch.ops.posenc.positions_from_documents(document_ids)
 
 
 def positions_from_offsets(offsets: Tensor, length: int) -> Tensor:
-    """``offsets[b] + 0 ... length - 1``: rows of a batch that decode at different places.
+    """Positions in a batch whose rows decode at different places: ``offsets[b] + (0, 1, ...)``.
 
     Args:
         offsets: (B), integer.
@@ -53,6 +62,10 @@ def positions_from_offsets(offsets: Tensor, length: int) -> Tensor:
 
     Returns:
         int64 (B, length).
+
+    >>> P.positions_from_offsets(torch.tensor([3, 7]), 2)
+    tensor([[3, 4],
+            [7, 8]])
     """
     return torch.ops.posenc.positions_from_offsets(offsets, length)
 
@@ -69,6 +82,9 @@ def positions_for_context_parallel(
 
     Returns:
         int64 (length / world_size).
+
+    >>> P.positions_for_context_parallel(8, rank=0, world_size=2, zigzag=True)
+    tensor([0, 1, 6, 7])
     """
     return torch.ops.posenc.positions_for_context_parallel(length, rank, world_size, zigzag)
 
@@ -83,6 +99,9 @@ def positions_from_input_ids(input_ids: Tensor, padding_idx: int) -> Tensor:
 
     Returns:
         int64, the same shape. With padding_idx 1, [5, 6, 1, 1] gives [2, 3, 1, 1].
+
+    >>> P.positions_from_input_ids(torch.tensor([[5, 6, 1, 1]]), padding_idx=1)
+    tensor([[2, 3, 1, 1]])
     """
     real_token = input_ids.ne(padding_idx).to(torch.int64)
     return real_token.cumsum(-1) * real_token + padding_idx

@@ -57,6 +57,12 @@ def rotary_embedding(
         inverse: rotate by the negative angle (``attention_factor`` multiplies as before).
 
     Source: Su et al. 2021, arXiv:2104.09864.
+
+    >>> x = torch.randn(2, 100, 8, 64)
+    >>> P.rotary_embedding(x, P.rope_inv_freq(64)).shape
+    torch.Size([2, 100, 8, 64])
+    >>> P.rotary_embedding(torch.tensor([[[1.0, 0.0]]]), [torch.pi / 2], offset=1).round()
+    tensor([[[0., 1.]]])
     """
     if isinstance(inv_freq, Tensor):
         if not torch.jit.is_scripting():
@@ -98,8 +104,16 @@ def rotary_embedding_(
 ) -> Tensor:
     """`rotary_embedding` in place: x's own memory is rotated and returned.
 
+    Args:
+        x: (..., D), usually (B, L, H, D).
+        inv_freq, ...: as in `rotary_embedding`.
+
     Autograd sees a mutation as of any in-place operator of torch: ``RuntimeError`` for a leaf that
     requires a gradient.
+
+    >>> x = torch.randn(2, 100, 8, 64)
+    >>> P.rotary_embedding_(x, P.rope_inv_freq(64)) is x
+    True
     """
     return torch.ops.posenc.rotary_embedding_(
         x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
@@ -126,12 +140,17 @@ def rotary_embedding_qk(
     Bit for bit two calls, in little more than the time of one where few tokens are decoded.
 
     Args:
-        q, k: as x of `rotary_embedding`, of one length; heads, and the batch where
-            ``position_ids`` have none, may differ in number.
+        q, k: (..., D), usually (B, L, H, D) and (B, L, Hkv, D), of one length; heads, and the
+            batch where ``position_ids`` have none, may differ in number.
         inv_freq, ...: as in `rotary_embedding`.
 
     Returns:
         the rotated q and k.
+
+    >>> q, k = torch.randn(2, 100, 8, 64), torch.randn(2, 100, 2, 64)
+    >>> q, k = P.rotary_embedding_qk(q, k, P.rope_inv_freq(64))
+    >>> q.shape, k.shape
+    (torch.Size([2, 100, 8, 64]), torch.Size([2, 100, 2, 64]))
     """
     if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript drops a branch, not an `and`)
         if _is_plain(q, offset) and not has_torch_function_unary(k):
@@ -159,7 +178,18 @@ def rotary_embedding_qk_(
     axes: list[int] | None = None,
     inverse: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """`rotary_embedding_qk` in place. q and k may be slices of one tensor, but not overlap."""
+    """`rotary_embedding_qk` in place.
+
+    Args:
+        q, k: (B, L, H, D) and (B, L, Hkv, D); they may be slices of one tensor, but not overlap.
+        inv_freq, ...: as in `rotary_embedding`.
+
+    >>> qkv = torch.randn(2, 100, 12, 64)  # 8 + 2 + 2 heads
+    >>> q, k, v = qkv.split([8, 2, 2], dim=2)
+    >>> q, k = P.rotary_embedding_qk_(q, k, P.rope_inv_freq(64))
+    >>> q.data_ptr() == qkv.data_ptr()
+    True
+    """
     return torch.ops.posenc.rotary_embedding_qk_(
         q, k, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
         rotary_start, attention_factor, axes, inverse,
@@ -195,6 +225,11 @@ def rotary_embedding_qkv(
 
     Returns:
         a tensor of qkv's shape and dtype.
+
+    >>> qkv = torch.randn(2, 100, 12, 64)  # 8 + 2 + 2 heads
+    >>> out = P.rotary_embedding_qkv(qkv, P.rope_inv_freq(64), n_heads=8, n_kv_heads=2)
+    >>> torch.equal(out[:, :, 10:], qkv[:, :, 10:])
+    True
     """
     return torch.ops.posenc.rotary_embedding_qkv(
         qkv, inv_freq, n_heads, n_kv_heads, position_ids, offset, seq_dim, interleaved,
@@ -217,7 +252,16 @@ def rotary_embedding_qkv_(
     axes: list[int] | None = None,
     inverse: bool = False,
 ) -> Tensor:
-    """`rotary_embedding_qkv` in place: q and k are rotated where they are, v is not touched."""
+    """`rotary_embedding_qkv` in place: q and k are rotated where they are, v is not touched.
+
+    Args:
+        qkv: (B, L, n_heads + 2 n_kv_heads, D) or (B, L, 3, H, D).
+        inv_freq, ...: as in `rotary_embedding_qkv`.
+
+    >>> qkv = torch.randn(2, 100, 3, 8, 64)
+    >>> P.rotary_embedding_qkv_(qkv, P.rope_inv_freq(64), n_heads=8, n_kv_heads=8) is qkv
+    True
+    """
     return torch.ops.posenc.rotary_embedding_qkv_(
         qkv, inv_freq, n_heads, n_kv_heads, position_ids, offset, seq_dim, interleaved,
         interleaved_out, rotary_start, attention_factor, axes, inverse,
@@ -248,6 +292,11 @@ def apply_rotary(
         doubled: w is 2n, not n: the tables repeat each frequency, ``cat(f, f)`` for halves (as
             transformers makes them) and (f0, f0, f1, f1, ...) for pairs; the two channels of a
             pair use their own numbers.
+
+    >>> angles = torch.arange(100.0)[:, None] * torch.tensor(P.rope_inv_freq(64))
+    >>> x = torch.randn(2, 8, 100, 64)
+    >>> P.apply_rotary(x, angles.cos(), angles.sin()).shape
+    torch.Size([2, 8, 100, 64])
     """
     return torch.ops.posenc.apply_rotary(
         x, cos, sin, position_ids, seq_dim, interleaved, interleaved_out, rotary_start, inverse,
@@ -278,5 +327,9 @@ def convert_rope_weights(
 
     Returns:
         a tensor of weight's shape and dtype; ``ValueError`` for widths that do not fit.
+
+    >>> bias = torch.arange(4)
+    >>> P.convert_rope_weights(bias, n_heads=1, to="half")
+    tensor([0, 2, 1, 3])
     """
     return torch.ops.posenc.convert_rope_weights(weight, n_heads, to, rotary_dim, rotary_start)

@@ -34,6 +34,10 @@ def query_temperature(
         and never to a half type.
 
     Source: the published code of Llama 4 and of Ministral 3 in transformers.
+
+    >>> q = torch.ones(1, 4, 1, 1)
+    >>> P.query_temperature(q, beta=0.5, floor_scale=2).flatten()
+    tensor([1.0000, 1.0000, 1.3466, 1.3466])
     """
     return torch.ops.posenc.query_temperature(
         q, beta, floor_scale, position_ids, offset, seq_dim, shift

@@ -44,6 +44,12 @@ def xpos_embedding(
             given as a tensor stop the program by torch's own device assertion instead.
 
     Source: Sun et al. 2022, arXiv:2212.10554.
+
+    >>> inv_freq = P.rope_inv_freq(64)
+    >>> q = P.xpos_embedding(torch.randn(2, 100, 8, 64), inv_freq)
+    >>> k = P.xpos_embedding(torch.randn(2, 100, 2, 64), inv_freq, is_key=True)
+    >>> q.shape, k.shape
+    (torch.Size([2, 100, 8, 64]), torch.Size([2, 100, 2, 64]))
     """
     return torch.ops.posenc.xpos_embedding(
         x, inv_freq, position_ids, offset, seq_dim, interleaved, rotary_start, scale_base, centre,
@@ -57,6 +63,9 @@ def xpos_reach(dtype: torch.dtype, scale_base: float = 512.0, gamma: float = 0.4
     There the scale of the fastest pair is 2^110 or 2^-110 (float32, bfloat16), 2^+-8 (float16),
     2^+-1000 (float64), which leaves a factor of 2^16 (float16: 2^6) either way to the values of x.
     It grows in proportion to ``scale_base``: 31161 positions in float32 at 512, 2266 in float16.
+
+    >>> int(P.xpos_reach(torch.float16))
+    2266
     """
     from .. import _C
 

@@ -44,6 +44,11 @@ class AxialRotaryEmbedding(Layer):
 
     Sources: Heo et al. 2024, arXiv:2403.13298; Qwen2-VL, arXiv:2409.12191; Pixtral,
     arXiv:2410.07073; DINOv3, arXiv:2508.10104.
+
+    >>> tower = posenc.AxialRotaryEmbedding(80, arrangement="half_hw")
+    >>> position_ids = P.vision_position_ids(torch.tensor([[1, 4, 6]]))  # 4 rows, 6 columns
+    >>> tower(torch.randn(2, 24, 16, 80), position_ids).shape
+    torch.Size([2, 24, 16, 80])
     """
 
     inv_freq: list[float]

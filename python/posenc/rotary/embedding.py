@@ -38,6 +38,12 @@ class RotaryPositionalEmbedding(Layer):
     layer holds no tensor, so nothing is cast, saved, moved or rebuilt.
 
     Source: Su et al. 2021, arXiv:2104.09864.
+
+    >>> rope = posenc.RotaryPositionalEmbedding(64, interleaved=False)
+    >>> q, k = torch.randn(2, 100, 8, 64), torch.randn(2, 100, 2, 64)
+    >>> q, k = rope.rotate(q, k)
+    >>> q.shape, k.shape
+    (torch.Size([2, 100, 8, 64]), torch.Size([2, 100, 2, 64]))
     """
 
     inv_freq: list[float]
@@ -120,6 +126,11 @@ class RotaryPositionalEmbedding(Layer):
         Raises:
             ValueError: a missing or unknown key, or a type of scaling that is not known, with its
                 name and value.
+
+        >>> llama = {"model_type": "llama", "head_dim": 128, "rope_parameters": {"rope_theta": 5e5}}
+        >>> rope = posenc.RotaryPositionalEmbedding.from_config(llama)
+        >>> rope.d_model, rope.interleaved, rope.inv_freq[0]
+        (128, False, 1.0)
         """
         return cls(**arguments_from_config(config, layer_type, overrides))
 
@@ -255,6 +266,10 @@ class RotaryPositionalEmbedding(Layer):
 
         Returns:
             qkv's shape and dtype.
+
+        >>> rope = posenc.RotaryPositionalEmbedding(64)
+        >>> rope.rotate_packed(torch.randn(2, 100, 12, 64), n_kv_heads=2).shape  # 8 + 2 + 2 heads
+        torch.Size([2, 100, 12, 64])
         """
         if self.query_beta > 0.0:
             raise ValueError(
@@ -356,6 +371,11 @@ class RotaryPositionalEmbedding(Layer):
 
         Raises:
             ValueError: the layer has several position axes, whose keys no one number can move.
+
+        >>> rope = posenc.RotaryPositionalEmbedding(64)
+        >>> k = torch.randn(1, 10, 2, 64)
+        >>> moved = rope.shift(rope(k, offset=5), -5)
+        >>> torch.testing.assert_close(moved, rope(k))
         """
         if self.axes is not None:
             raise ValueError(
@@ -394,6 +414,9 @@ class RotaryPositionalEmbedding(Layer):
 
         With dynamic NTK, whose frequencies change as the text grows:
 
+        >>> scaling = {"rope_type": "dynamic", "factor": 4.0}
+        >>> rope = posenc.RotaryPositionalEmbedding(64, max_seq_len=32, scaling=scaling)
+        >>> keys = rope(torch.randn(1, 100, 8, 64))
         >>> old, new = rope.inv_freq_at(100), rope.inv_freq_at(101)
         >>> keys = rope.re_rotate(keys, old, new)
 

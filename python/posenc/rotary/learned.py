@@ -32,9 +32,10 @@ class LearnedRotaryEmbedding(KeepsFloat32, Layer):
             ``f * exp(alpha)`` with a parameter ``alpha`` of zeros. ``"direct"``: the parameter
             ``freqs`` is the frequencies. The log form is the better conditioned one, since a step
             of alpha moves every frequency by the same share.
-        max_seq_len, interleaved, rotary_dim, rotary_start, axes, seq_dim, scaling,
-            attention_factor, interleaved_out, inverse: as in `RotaryPositionalEmbedding`; a
-            scaling shapes f. Dynamic NTK and LongRoPE, whose f depends on the length, are refused.
+        scaling: dictionary as in a Hugging Face configuration; it shapes f. Dynamic NTK and
+            LongRoPE, whose f depends on the length, are refused.
+        max_seq_len, interleaved, rotary_dim, rotary_start: as in `RotaryPositionalEmbedding`.
+        axes, seq_dim, attention_factor, interleaved_out, inverse: as there.
         device, dtype: of the parameter, (n) or (n_heads, n), n = rotary_dim / 2.
 
     **Precision.** An angle is position x frequency, so a frequency in bfloat16 (2^-8 relative)
@@ -46,6 +47,12 @@ class LearnedRotaryEmbedding(KeepsFloat32, Layer):
     by ``p f 2^-24``, and by nothing in float64.
 
     ``inv_freq`` (list of float) are the initial frequencies, `frequencies` gives the current ones.
+
+    >>> rope = posenc.LearnedRotaryEmbedding(64, n_heads=8)
+    >>> rope(torch.randn(2, 100, 8, 64)).shape
+    torch.Size([2, 100, 8, 64])
+    >>> rope.alpha.shape
+    torch.Size([8, 32])
     """
 
     inv_freq: list[float]

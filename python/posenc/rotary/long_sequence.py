@@ -18,6 +18,11 @@ class LongSequenceRoPE(Layer):
 
     No table of cos and sin exists either way: the operator walks the tokens in blocks.
     Source: Su et al. 2021, arXiv:2104.09864.
+
+    >>> rope = posenc.LongSequenceRoPE(64)
+    >>> x = torch.randn(1, 3000, 2, 64)
+    >>> torch.equal(rope(x, use_chunking=True), rope(x, use_chunking=False))
+    True
     """
 
     inv_freq: list[float]

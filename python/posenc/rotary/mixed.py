@@ -33,6 +33,11 @@ class MixedRotaryEmbedding(Layer):
     The angle is computed in float64, whatever the parameter's dtype.
 
     Sources: Heo et al. 2024, arXiv:2403.13298; LightGlue, arXiv:2306.13643.
+
+    >>> tower = posenc.MixedRotaryEmbedding(64, n_heads=12, n_prefix=1)  # a class token
+    >>> position_ids = P.vision_position_ids(torch.tensor([[1, 4, 6]]))
+    >>> tower(torch.randn(2, 25, 12, 64), position_ids).shape
+    torch.Size([2, 25, 12, 64])
     """
 
     _legacy_keys = ROTARY_KEYS

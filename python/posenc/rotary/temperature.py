@@ -20,6 +20,10 @@ class QueryTemperature(Layer):
     and Mistral 4 apply it on every layer, after the rotation:
     ``QueryTemperature(llama_4_scaling_beta, original_max_position_embeddings, shift=0)``.
     Positions before floor_scale pass bit for bit. See `posenc.functional.query_temperature`.
+
+    >>> warm = posenc.QueryTemperature(scale=0.5, floor_scale=2, shift=0)
+    >>> warm(torch.ones(1, 4, 1, 1)).flatten()
+    tensor([1.0000, 1.0000, 1.3466, 1.3466])
     """
 
     _legacy_keys = frozenset()  # type: FrozenSet[str]
@@ -79,6 +83,9 @@ def nope_layers(n_layers: int, every: int = 4) -> list[bool]:
 
     Raises:
         ValueError: n_layers below 0 or every below 1.
+
+    >>> posenc.nope_layers(6)
+    [False, False, False, True, False, False]
     """
     where = "nope_layers"
     return list(

@@ -35,6 +35,11 @@ class XPosRotaryEmbedding(Layer):
     float16) are a ``ValueError``; a larger ``scale_base`` reaches farther in proportion.
 
     The layer holds no tensor. Source: Sun et al. 2022, arXiv:2212.10554.
+
+    >>> xpos = posenc.XPosRotaryEmbedding(64)
+    >>> q, k = xpos.rotate(torch.randn(2, 100, 8, 64), torch.randn(2, 100, 2, 64))
+    >>> q.shape, k.shape
+    (torch.Size([2, 100, 8, 64]), torch.Size([2, 100, 2, 64]))
     """
 
     inv_freq: list[float]
