@@ -20,12 +20,13 @@ export MAX_JOBS POSENC_CUDA TORCH_CUDA_ARCH_LIST
 unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help env build demo test test-cpp test-python bench bench-cpp bench-python lint format wheel clean
+.PHONY: help env build demo test test-cpp test-python bench bench-cpp bench-python docs lint format wheel clean
 
 help:
 	@echo "make demo    train a small language model with every encoding and compare them"
 	@echo "make test    build and run every test: GoogleTest through ctest, then pytest"
 	@echo "make bench   time the operators against the machine's limit and their peers (BENCH_FLAGS=--quick for few lengths)"
+	@echo "make docs    the documentation as HTML, in build/docs/html (C++ reference where doxygen is installed)"
 	@echo "make build   environment and binaries only"
 	@echo "make wheel   dist/posenc-*.whl for this torch and Python"
 	@echo "make lint    ruff and clang-format, where they are installed"
@@ -81,6 +82,19 @@ bench-cpp:
 bench-python:
 	@echo "== python -m posenc.benchmark $(BENCH_FLAGS) =="
 	@$(PY) -m posenc.benchmark $(BENCH_FLAGS)
+
+$(VENV)/.installed-docs: docs/requirements.txt | $(VENV)/.installed
+	@$(PY) -m pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	@touch $@
+
+# Warnings are errors: a link that leads nowhere, a comment that names an argument that is not there.
+docs: build $(VENV)/.installed-docs
+	@echo "== docs: build/docs/html/index.html =="
+	@$(PY) docs/gallery.py
+	@rm -rf build/docs/doxygen && mkdir -p build/docs
+	@if command -v doxygen >/dev/null; then doxygen docs/Doxyfile; \
+	    else echo "docs: no doxygen on PATH, so without the C++ reference (apt-get install doxygen)"; fi
+	@$(PY) -m sphinx -W --keep-going -q -b html -d build/docs/doctrees docs build/docs/html
 
 wheel: env
 	@$(PY) -m pip wheel --quiet --no-build-isolation --no-deps -w dist .

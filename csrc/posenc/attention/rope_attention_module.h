@@ -13,8 +13,8 @@ namespace posenc::nn {
 /// Options of RoPEAttention.
 ///
 /// \code
-/// RoPEAttention attention(RoPEAttentionOptions(/*d_model=*/512,
-/// /*n_heads=*/8).n_kv_heads(2).is_causal(true)); \endcode
+/// RoPEAttention attention(RoPEAttentionOptions(/*d_model=*/512, /*n_heads=*/8).n_kv_heads(2));
+/// \endcode
 struct POSENC_API RoPEAttentionOptions {
   RoPEAttentionOptions(int64_t d_model, int64_t n_heads) : d_model_(d_model), n_heads_(n_heads) {}
 

@@ -17,8 +17,8 @@ using InvFreq = std::variant<at::Tensor, std::vector<double>>;
 /// Options of RotaryPositionalEmbedding.
 ///
 /// \code
-/// RotaryPositionalEmbedding
-/// rope(RotaryPositionalEmbeddingOptions(/*d_model=*/64).base(500000).interleaved(false)); \endcode
+/// RotaryPositionalEmbedding rope(RotaryPositionalEmbeddingOptions(/*d_model=*/64).base(500000));
+/// \endcode
 struct POSENC_API RotaryPositionalEmbeddingOptions {
   /* implicit */ RotaryPositionalEmbeddingOptions(int64_t d_model) : d_model_(d_model) {}
 

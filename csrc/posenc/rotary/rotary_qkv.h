@@ -10,7 +10,7 @@ namespace posenc {
 /// \param qkv (B, L, n_heads + 2·n_kv_heads, D), heads of q, then of k, then of v (a fused
 /// projection with grouped heads); or (B, L, 3, H, D) as flash-attention packs it, where both
 /// numbers are H. Any strides: a slice of a wider projection.
-/// \param seq_dim 1, where both layouts have the time. \param others as in rotary_embedding.
+/// \param seq_dim 1, where both layouts have the time. The others as in rotary_embedding.
 /// \return a tensor of qkv's shape and dtype.
 /// \throws c10::ValueError naming the argument.
 POSENC_API at::Tensor rotary_embedding_qkv(
