@@ -33,6 +33,23 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("posenc")
 
 
+def _why_no_gpu():
+    """What a test marked `cuda` lacks here, or None."""
+    if not torch.cuda.is_available():
+        built = "built without CUDA" if torch.version.cuda is None else "which finds none"
+        return f"needs a GPU, under torch {torch.__version__}, {built}"
+    from posenc import _build_info
+
+    return None if _build_info.CUDA else "needs posenc built with its CUDA kernels (POSENC_CUDA=1)"
+
+
+def pytest_collection_modifyitems(items):
+    marked = [item for item in items if item.get_closest_marker("cuda")]
+    why = _why_no_gpu() if marked else None
+    for item in marked if why else ():
+        item.add_marker(pytest.mark.skip(reason=why))
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state():
     """Each test starts from one seed and leaves the global settings of torch as they were."""

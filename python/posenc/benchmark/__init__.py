@@ -4,6 +4,7 @@
 """
 
 from .cases import Case, all_cases
+from .cuda_cases import device_cases
 from .encodings import EncodingTimes, benchmark_positional_encodings
 from .report import machine, markdown, run_case
 
@@ -12,6 +13,7 @@ __all__ = [
     "EncodingTimes",
     "all_cases",
     "benchmark_positional_encodings",
+    "device_cases",
     "machine",
     "markdown",
     "run_case",

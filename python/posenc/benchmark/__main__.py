@@ -7,6 +7,8 @@ import warnings
 import torch
 
 from .cases import all_cases
+from .cuda_cases import FULL, QUICK, device_cases
+from .measure import meter_for
 from .report import lines, machine, markdown, run_case, write_json
 
 EXAMPLES = """examples:
@@ -14,6 +16,7 @@ EXAMPLES = """examples:
   python -m posenc.benchmark --quick               one length of each, some 5 minutes
   python -m posenc.benchmark decode "in place"     the cases whose names hold one of these words
   python -m posenc.benchmark --json run.json --markdown run.md
+  python -m posenc.benchmark --device cuda         the cases of a GPU
 """
 
 
@@ -25,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     result.add_argument("words", nargs="*", help="run the cases whose group or name holds one")
+    result.add_argument("--device", default="cpu", help="cpu (default), cuda or cuda:1")
     result.add_argument("--quick", action="store_true", help="few lengths")
     result.add_argument("--list", action="store_true", help="name the cases and stop")
     result.add_argument("--threads", type=int, default=0, help="torch's threads (default: its own)")
@@ -41,9 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     words = [word.lower() for word in options.words]
+    on_cpu = options.device == "cpu"
+    every = all_cases(options.quick) if on_cpu else device_cases(QUICK if options.quick else FULL)
     cases = [
         case
-        for case in all_cases(options.quick)
+        for case in every
         if not words or any(w in f"{case.group} {case.name}".lower() for w in words)
     ]
     if not cases:
@@ -52,12 +58,18 @@ def main(arguments: list[str] | None = None) -> int:
         for case in cases:
             print(f"{case.group:10} {case.name}")
         return 0
+    try:
+        meter = meter_for(options.device)
+    except RuntimeError as error:
+        print(f"python -m posenc.benchmark: {error}", file=sys.stderr)
+        return 1
     warnings.filterwarnings("ignore", module="torch")
-    where, results = machine(), []
+    where, results = machine(options.device), []
     print(", ".join(f"{key} {value}" for key, value in where.items()), flush=True)
-    for number, case in enumerate(cases, 1):
-        results.append(run_case(case, options.scale))
-        print(f"[{number}/{len(cases)}] " + "\n".join(lines(results[-1])), flush=True)
+    count = len(cases)
+    while cases:  # a case keeps its tensors: one is let go before the next begins
+        results.append(run_case(cases.pop(0), options.scale, meter))
+        print(f"[{len(results)}/{count}] " + "\n".join(lines(results[-1])), flush=True)
     if options.json:
         write_json(options.json, results, where)
     if options.markdown:

@@ -27,6 +27,8 @@ class Case:
     """name -> the largest ratio of our time to the other's that meets the target."""
     memory: bool = False
     seconds: float = 1.0
+    moved: int = 0
+    """Bytes that must be read and written, where the speed of memory is the limit."""
 
     def reached(self, name: str, ratio: float) -> bool | None:
         """Whether our time over the other's meets the target; None where there is none."""

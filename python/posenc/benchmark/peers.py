@@ -75,6 +75,14 @@ def x_transformers(x: Tensor) -> Callable[[], Tensor]:
     return lambda: apply_rotary_pos_emb(x, freqs, scale)
 
 
+def liger(q: Tensor, k: Tensor) -> Callable[[], object]:
+    """Liger-Kernel's Triton rotation (halves) of q and k (B, H, L, D), by ready tables."""
+    from liger_kernel.transformers.rope import liger_rotary_pos_emb
+
+    cos, sin = cos_sin(q.size(-1), q.size(2), q.dtype)
+    return lambda: liger_rotary_pos_emb(q, k, cos, sin)
+
+
 # ------------------------------------------------------------------------------------ attention
 def alibi_mask(slopes: list[float], length: int, dtype: torch.dtype) -> Tensor:
     """(1, H, L, L): the bias with the causal mask, as eager code builds it."""
@@ -91,8 +99,8 @@ def dense_mask_attention(
     return lambda: F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
-def flex_attention(q: Tensor, k: Tensor, v: Tensor, slopes: list[float]) -> Callable[[], Tensor]:
-    """FlexAttention with the same bias and a causal block mask, compiled."""
+def flex_function(slopes: list[float], length: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """FlexAttention with the bias and a causal block mask, compiled, for the default device."""
     from torch.nn.attention.flex_attention import create_block_mask
     from torch.nn.attention.flex_attention import flex_attention as flex
 
@@ -104,8 +112,35 @@ def flex_attention(q: Tensor, k: Tensor, v: Tensor, slopes: list[float]) -> Call
     def causal(b, h, i, j):
         return i >= j
 
-    length = q.size(2)
-    blocks = create_block_mask(causal, None, None, length, length, device="cpu")
+    blocks = create_block_mask(causal, None, None, length, length, device=table.device.type)
     torch.compiler.reset()
     compiled = torch.compile(flex, dynamic=False)
-    return lambda: compiled(q, k, v, score_mod=bias, block_mask=blocks)
+    return lambda q, k, v: compiled(q, k, v, score_mod=bias, block_mask=blocks)
+
+
+def flex_attention(q: Tensor, k: Tensor, v: Tensor, slopes: list[float]) -> Callable[[], Tensor]:
+    """The same on given tensors."""
+    function = flex_function(slopes, q.size(2))
+    return lambda: function(q, k, v)
+
+
+def eager_softmax(scores: Tensor, slopes: list[float], scale: float) -> Callable[[], Tensor]:
+    """softmax(scores scale + mask) with the mask of `alibi_mask`."""
+    mask = alibi_mask(slopes, scores.size(-1), scores.dtype)
+    return lambda: torch.softmax(scores * scale + mask, -1)
+
+
+def compiled_softmax(scores: Tensor, slopes: list[float], scale: float) -> Callable[[], Tensor]:
+    """The same under torch.compile, the bias computed inside."""
+    table = torch.tensor(slopes)[:, None, None]
+    index = torch.arange(scores.size(-1))
+
+    def function(scores: Tensor, table: Tensor, index: Tensor) -> Tensor:
+        distance = index[None] - index[:, None]
+        biased = scores.float() * scale + table * distance
+        biased = biased.masked_fill(distance > 0, float("-inf"))
+        return torch.softmax(biased, -1).to(scores.dtype)
+
+    torch.compiler.reset()
+    compiled = torch.compile(function, dynamic=False)
+    return lambda: compiled(scores, table, index)

@@ -3,18 +3,20 @@
 import json
 import os
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import posenc
+from posenc import _build_info
 
 from .cases import Case
-from .measure import peak_memory, times
+from .measure import CPU, Meter, Work, times
 
 
-def machine() -> dict[str, Any]:
+def machine(device: str = "cpu") -> dict[str, Any]:
     """What the figures were taken on."""
     processor = platform.processor() or platform.machine()
     try:
@@ -24,7 +26,17 @@ def machine() -> dict[str, Any]:
                 break
     except OSError:
         pass
+    gpu = {}
+    if device != "cpu":
+        properties = torch.cuda.get_device_properties(device)
+        gpu = {
+            "GPU": properties.name,
+            "GPU memory, GiB": round(properties.total_memory / 2**30, 1),
+            "CUDA": torch.version.cuda,
+            "posenc's CUDA kernels": "built in" if _build_info.CUDA else "not built",
+        }
     return {
+        **gpu,
         "processor": processor,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -35,27 +47,35 @@ def machine() -> dict[str, Any]:
     }
 
 
-def run_case(case: Case, scale: float = 1.0) -> dict[str, Any]:
+def run_case(case: Case, scale: float = 1.0, meter: Meter = CPU) -> dict[str, Any]:
     """Measures one case.
 
     Args:
         scale: of the time that is spent on it.
+        meter: of the device that it runs on.
 
     Returns:
         ``{"group", "name", "ms", "others": {name: {"ms", "ratio", "target", "reached"}}, ...}``;
         ``ratio`` is our best time over the other's, ``missing`` says why a peer was left out.
     """
-    works, missing = {"ours": case.ours()}, {}
+
+    def make_on_device(make: Callable[[], Work]) -> Work:
+        # While tensors are made only: this context adds to the time of every call inside it.
+        with torch.device(meter.device):
+            return make()
+
+    works, missing = {"ours": make_on_device(case.ours)}, {}
     for name, make in case.others.items():
         try:
-            works[name] = make()
+            works[name] = make_on_device(make)
             works[name]()
         except ImportError as error:
             missing[name] = str(error)
         except Exception as error:  # a peer that cannot do it here is a result, not the end
             missing[name] = f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
             works.pop(name, None)
-    best = {name: min(t) for name, t in times(works, seconds=case.seconds * scale).items()}
+    taken = times(works, seconds=case.seconds * scale, once=meter.once)
+    best = {name: min(t) for name, t in taken.items()}
     others = {}
     for name in works:
         if name == "ours":
@@ -74,9 +94,13 @@ def run_case(case: Case, scale: float = 1.0) -> dict[str, Any]:
         "others": others,
         "missing": missing,
     }
+    if case.moved:
+        result["gb_per_s"] = case.moved / best["ours"] / 1e9
     if case.memory:
         result["peak_mib"] = {
-            name: peak_memory(work) for name, work in works.items() if not name.startswith("Flex")
+            name: meter.peak_memory(work)
+            for name, work in works.items()
+            if meter.device != "cpu" or not name.startswith("Flex")
         }
     return result
 
@@ -101,7 +125,8 @@ def _comparison(other: dict[str, Any]) -> str:
 
 def lines(result: dict[str, Any]) -> list[str]:
     """A case as lines of text."""
-    text = [f"{result['name']}: {ms_text(result['ms'])} ms"]
+    speed = f", {result['gb_per_s']:.0f} GB/s" if "gb_per_s" in result else ""
+    text = [f"{result['name']}: {ms_text(result['ms'])} ms{speed}"]
     for name, other in result["others"].items():
         text.append(f"    {name:28} {ms_text(other['ms']):>9} ms   {_comparison(other)}")
     for name, why in result["missing"].items():
@@ -120,6 +145,8 @@ def markdown(results: list[dict[str, Any]], where: dict[str, Any]) -> str:
         text += ["| --- | ---: | --- | ---: | ---: | --- |"]
         for result in (r for r in results if r["group"] == group):
             name, ours = result["name"], ms_text(result["ms"])
+            if "gb_per_s" in result:
+                ours += f" ({result['gb_per_s']:.0f} GB/s)"
             for other_name, other in result["others"].items():
                 ratio, target = other["ratio"], other["target"]
                 against = (
@@ -142,7 +169,7 @@ def markdown(results: list[dict[str, Any]], where: dict[str, Any]) -> str:
         text += [
             "## memory",
             "",
-            "Largest resident memory above the inputs, results included, MiB.",
+            "Largest memory above the inputs, results included, MiB.",
         ]
         text += ["", "| work | ours | others |", "| --- | ---: | --- |"]
         for result in memory:

@@ -4,15 +4,35 @@ import json
 
 import pytest
 import torch
-from posenc.benchmark import Case, all_cases, markdown, run_case
+from posenc.benchmark import Case, all_cases, device_cases, markdown, run_case
 from posenc.benchmark.__main__ import main
-from posenc.benchmark.measure import peak_memory, times
+from posenc.benchmark.cuda_cases import Sizes
+from posenc.benchmark.measure import meter_for, peak_memory, times
+from posenc.benchmark.report import lines
+
+TINY = Sizes(
+    batch=2,
+    length=16,
+    heads=2,
+    kv_heads=1,
+    width=8,
+    vocabulary=50,
+    scores=(1, 2, 16),
+    attention=(16,),
+    attention_heads=2,
+    attention_width=8,
+    trained=(16,),
+    cached=32,
+    decoded=2,
+    compiled=False,
+)
 
 
-def test_every_case_has_a_name_of_its_own():
-    names = [case.name for case in all_cases()]
+@pytest.mark.parametrize("cases", (all_cases, device_cases))
+def test_every_case_has_a_name_of_its_own(cases):
+    names = [case.name for case in cases()]
     assert len(set(names)) == len(names) > 40
-    for case in all_cases():
+    for case in cases():
         assert set(case.targets) <= set(case.others), case.name
 
 
@@ -66,3 +86,38 @@ def test_peak_memory_counts_the_result():
     if mib is None:
         pytest.skip("this system does not tell")
     assert 60 < mib < 80
+
+
+@pytest.mark.parametrize("case", device_cases(TINY), ids=lambda case: case.name)
+def test_a_case_of_a_gpu_runs_on_the_cpu(case):
+    """What is measured there, at a small size: the works run, and only Liger may be missing."""
+    result = run_case(case, scale=0.001)
+    assert set(result["missing"]) <= {"Liger"}, result["missing"]
+    if case.moved:
+        assert result["gb_per_s"] == pytest.approx(case.moved / result["ms"] / 1e6)
+        assert "GB/s" in lines(result)[0]
+        assert "GB/s" in markdown([result], {})
+
+
+def test_without_a_gpu_the_command_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["--device", "cuda"]) == 1
+    out, err = capsys.readouterr()
+    assert "--device cuda needs a GPU" in err and torch.__version__ in err and not out
+    assert main(["--device", "cuda", "--list"]) == 0
+    assert "ALiBi attention" in capsys.readouterr().out
+    assert main(["--device", "meta"]) == 1
+    assert "cpu or cuda" in capsys.readouterr().err
+    assert main(["--device", "no such thing"]) == 1
+    assert "no such thing" in capsys.readouterr().err
+
+
+@pytest.mark.cuda
+def test_a_gpu_is_measured_by_its_events_and_its_allocator():
+    meter = meter_for("cuda")
+    x = torch.ones(16, 1024, 1024, device="cuda")
+    assert 60 < meter.peak_memory(lambda: x + 1) < 80
+    small, large = meter.once(lambda: x[:1] + 1, 3), meter.once(lambda: x + 1, 3)
+    assert small > 0 and 0 < large < 1
+    (result,) = [run_case(c, 0.001, meter) for c in device_cases(TINY) if "decoded" in c.name]
+    assert result["ms"] > 0

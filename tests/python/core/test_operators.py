@@ -4,6 +4,7 @@ import pytest
 import torch
 from samples.compare import FLOATS, assert_near, assert_same, compute_unit, unit
 from samples.operators import DIFFERENTIABLE, OPERATORS, ROTATED, SAMPLES, skipped
+from samples.running import LAYOUTS, gradients, reversed_memory
 from torch.autograd import gradcheck, gradgradcheck
 
 by_sample = pytest.mark.parametrize("sample", SAMPLES, ids=str)
@@ -18,17 +19,6 @@ def function_of(sample, tensors, names):
         return tuple(torch.where(torch.isfinite(o), o, 0) for o in outputs)
 
     return function
-
-
-def gradients(sample, tensors, dtype=None):
-    """Gradients of a weighted sum of all outputs; the weights are the same for every layout."""
-    inputs = [tensors[name] for name in sample.differentiable]
-    generator = torch.Generator().manual_seed(5)
-    loss = torch.zeros((), dtype=torch.float64)
-    for out in sample.run(tensors, dtype):
-        weight = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out.dtype)
-        loss = loss + (torch.where(torch.isfinite(out), out, 0) * weight).sum().double()
-    return torch.autograd.grad(loss, inputs)
 
 
 @by_sample
@@ -76,29 +66,6 @@ def test_meta_has_the_same_shape_dtype_and_strides(sample):
             for r, m in zip(real, meta, strict=True):
                 assert m.device.type == "meta"
                 assert (r.shape, r.dtype, r.stride()) == (m.shape, m.dtype, m.stride())
-
-
-def reversed_memory(t):
-    """The same values, stored with the axes in reverse order: the first axis is the dense one."""
-    axes = list(range(t.dim()))[::-1]
-    return t.permute(axes).contiguous().permute(axes) if t.dim() > 1 else t
-
-
-def every_second(t):
-    """The same values, as every second element of a row twice as long."""
-    wide = torch.full((*t.shape[:-1], 2 * t.shape[-1]), 7, dtype=t.dtype)
-    wide[..., ::2] = t
-    return wide[..., ::2]
-
-
-def inside_a_row(t):
-    """The same values, as a slice of wider rows, as q in a fused qkv: unaligned and with gaps."""
-    wide = torch.full((*t.shape[:-1], t.shape[-1] + 5), 7, dtype=t.dtype)
-    wide[..., 3:-2] = t
-    return wide[..., 3:-2]
-
-
-LAYOUTS = (reversed_memory, every_second, inside_a_row)
 
 
 @by_sample
