@@ -8,6 +8,8 @@
 // position is reached (range, offset, position_ids, another axis, a chunk, a decode step, another
 // instruction set) gives the same bits. A recurrence that runs along the rows would not.
 
+#include <posenc/core/exact_angles.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -26,11 +28,20 @@ class PhaseRows {
         n_(n),
         amplitude_(amplitude),
         sign_(sign),
-        memory_(new double[(3 + 2 * kBlock) * n]),
+        memory_(new double[(5 + 2 * kBlock) * n]),
         base_block_(memory_.get()),
         base_(base_block_ + n),
-        step_(base_ + 2 * n) {
-    std::fill_n(base_block_, n, std::numeric_limits<double>::quiet_NaN());
+        direct_(base_ + 2 * n),
+        step_(direct_ + 2 * n) {
+    forget();
+  }
+
+  /// Goes on with other frequencies, as many as before.
+  void use(const double* inv_freq) {
+    if (inv_freq != inv_freq_) {
+      inv_freq_ = inv_freq;
+      forget();
+    }
   }
 
   /// Writes cos and sin of `position · inv_freq[i]` for i in [begin, end), rounded to T.
@@ -40,11 +51,10 @@ class PhaseRows {
     const double rest = position - block * kBlock;
     if (!(rest ==
           std::floor(rest))) {  // a real-valued position (or NaN, infinity): the sine itself
+      exact_angles(position, inv_freq_ + begin, end - begin, direct_ + begin, direct_ + n_ + begin);
       for (int64_t i = begin; i < end; ++i) {
-        double c, s;
-        exact(position, inv_freq_[i], &c, &s);
-        cos[i] = static_cast<T>(c * amplitude_);
-        sin[i] = static_cast<T>(s * amplitude_ * sign_);
+        cos[i] = static_cast<T>(direct_[i] * amplitude_);
+        sin[i] = static_cast<T>(direct_[n_ + i] * amplitude_ * sign_);
       }
       return;
     }
@@ -70,22 +80,20 @@ class PhaseRows {
  private:
   static constexpr int64_t kBlock = 64;  // the bits of steps_known_
 
-  // The product's rounding error (2^-29 rad at position 2^24) is put back to first order, so that
-  // the angle is exact.
-  static void exact(double position, double frequency, double* cos, double* sin) {
-    const double angle = position * frequency;
-    const double error = std::fma(position, frequency, -angle);
-    const double c = std::cos(angle), s = std::sin(angle);
-    *cos = c - s * error;
-    *sin = s + c * error;
+  void forget() {
+    std::fill_n(base_block_, n_, std::numeric_limits<double>::quiet_NaN());
+    steps_known_ = 0;
   }
 
   void make_base(double block, int64_t begin, int64_t end) {
+    int64_t other = 0;
     for (int64_t i = begin; i < end; ++i) {
-      if (base_block_[i] != block) {
-        exact(block * kBlock, inv_freq_[i], &base_[i], &base_[n_ + i]);
-        base_block_[i] = block;
-      }
+      other += base_block_[i] != block;
+    }
+    if (other != 0) {
+      exact_angles(block * kBlock, inv_freq_ + begin, end - begin, base_ + begin,
+                   base_ + n_ + begin);
+      std::fill(base_block_ + begin, base_block_ + end, block);
     }
   }
 
@@ -95,9 +103,7 @@ class PhaseRows {
       return;
     }
     double* cos = step_ + r * 2 * n_;
-    for (int64_t i = 0; i < n_; ++i) {
-      exact(static_cast<double>(r), inv_freq_[i], &cos[i], &cos[n_ + i]);
-    }
+    exact_angles(static_cast<double>(r), inv_freq_, n_, cos, cos + n_);
     steps_known_ |= uint64_t{1} << r;
   }
 
@@ -107,6 +113,7 @@ class PhaseRows {
   std::unique_ptr<double[]> memory_;  // left as it comes: a decoded token touches little of it
   double* base_block_;                // (n) the block that base_ holds, NaN at first
   double* base_;                      // (2, n) cos and sin of the block's start
+  double* direct_;                    // (2, n) cos and sin of a position that is no whole number
   double* step_;                      // (kBlock, 2, n) cos and sin of the steps, where known
   uint64_t steps_known_ = 0;
 };
