@@ -35,7 +35,8 @@ int64_t backward_scratch(const AttentionParams& p) {
 
 template <typename S>
 constexpr AttentionKernels kernels_of() {
-  return {&forward_scratch<S>,
+  return {kBf16Tiles<S>,
+          &forward_scratch<S>,
           &few_scratch<S>,
           &backward_scratch<S>,
           &scan_keys<S>,

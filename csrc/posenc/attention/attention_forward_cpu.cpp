@@ -70,7 +70,8 @@ void forward_tiles(Setup& s, bool k_in_place, SharedCounts& counts) {
   AttentionParams& p = s.params;
   p.k_in_place = k_in_place;
   const int64_t k_blocks = k_in_place ? 1 : p.key_blocks;
-  const int64_t k_bytes = k_blocks * kKeyBlock * p.head_dim * s.element;
+  const int64_t k_element = p.gemm_bf16 != nullptr ? 2 : s.element;
+  const int64_t k_bytes = divide_up(k_blocks * kKeyBlock * p.head_dim * k_element, 64) * 64;
   const int64_t v_bytes = p.key_blocks * kKeyBlock * p.v_dim * s.element;
   const int64_t phase = std::clamp<int64_t>(kPhaseBytes / (k_bytes + v_bytes), 1, s.pairs);
   at::Tensor packed = at::empty({phase * (k_bytes + v_bytes)}, at::kByte);
@@ -131,7 +132,8 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_cpu(const at::Tensor& q, co
   if (p.group * p.q_len <= kFewRows) {
     forward_few(s, args, shared);
   } else {
-    const bool computes_in_k = q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble;
+    const bool computes_in_k = q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble ||
+                               p.gemm_bf16 != nullptr;
     forward_tiles(s, computes_in_k && p.k_strides.last == 1 && p.k_strides.row >= p.head_dim,
                   shared);
   }

@@ -85,6 +85,7 @@ struct AttentionParams {
   KeyStats stats;
   GemmFn<float> gemm_f32;
   GemmFn<double> gemm_f64;
+  Bf16GemmFn gemm_bf16;  ///< of q and k in the forward; nullptr: they are widened
 
   /// \name Forward
   /// @{
@@ -92,8 +93,8 @@ struct AttentionParams {
   Strides out_strides;
   void* lse;  ///< (batch, heads, q_len) contiguous, the compute type
   /// Copies of the keys and values of the (batch, kv head) pairs [first_pair, …) of the running
-  /// phase, in the compute type, zeros past the end. Where k can be read in place (k_in_place),
-  /// only the last, short block is copied.
+  /// phase, in the compute type (k with gemm_bf16: bfloat16), zeros past the end. Where k can be read
+  /// in place (k_in_place), only the last, short block is copied.
   void* packed_k;  ///< (pair, blocks, kKeyBlock, head_dim); (pair, 1, …) where k is read in place
   void* packed_v;  ///< (pair, blocks, v_dim, kKeyBlock): transposed
   bool k_in_place;
@@ -188,6 +189,9 @@ inline double block_last(const AttentionParams& p, int64_t batch, int64_t block)
 }
 
 struct AttentionKernels {
+  /// The loops can leave tiles in bfloat16, for gemm_bf16.
+  bool takes_bf16_tiles;
+
   /// Bytes of scratch that one thread needs.
   int64_t (*forward_scratch)(const AttentionParams&);
   int64_t (*few_scratch)(const AttentionParams&);

@@ -69,6 +69,8 @@ Setup::Setup(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   p.log_epsilon = log_epsilon(q.scalar_type());
   p.gemm_f32 = tile_gemm<float>();
   p.gemm_f64 = tile_gemm<double>();
+  // Pairs of channels are multiplied at once.
+  p.gemm_bf16 = kernels->takes_bf16_tiles && p.head_dim % 2 == 0 ? tile_gemm_bf16() : nullptr;
 
   q_positions = as_positions(args.q_positions);
   if (q_positions.defined()) {

@@ -14,6 +14,7 @@ struct ForwardScratch {
   Rows<T> rows;
   KeepTile<T> keep;
   T *q_t, *scores, *out_t, *rel_key, *row_max, *row_sum, *dropped, *correction, *staging;
+  c10::BFloat16* paired_q = nullptr;  ///< with gemm_bf16: q_t in pairs of rows, as its B
 
   ForwardScratch(const AttentionParams& p, Arena& arena) {
     const int64_t width = Tiling::of(p).max_rows(),
@@ -29,6 +30,9 @@ struct ForwardScratch {
     dropped = arena.take<T>(width);
     correction = arena.take<T>(width);
     staging = arena.take<T>(kRowPad * channels);
+    if (p.gemm_bf16 != nullptr) {
+      paired_q = arena.take<c10::BFloat16>(p.head_dim * width);
+    }
   }
 };
 
@@ -38,48 +42,57 @@ struct BlockEffect {
   bool changed, weighs;
 };
 
+/// Scores of one vector of rows become scores with their bias, −infinity where a key is not seen;
+/// returns their maxima.
+template <Keep keep, bool kPlain, class Bias, typename T>
+Vec<T> add_bias(int64_t keys, int64_t width, const Vec<T>& factor, const Vec<T>& coef,
+                const Vec<T>& position, const T* rel_key, const T* keep_tile, T* scores) {
+  const Vec<T> nothing(-std::numeric_limits<T>::infinity()), zero(0);
+  Vec<T> most = nothing;
+  for (int64_t t = 0; t < keys; ++t) {
+    T* at = scores + t * width;
+    const Vec<T> key(rel_key[t]);
+    Vec<T> x = Bias::add(Vec<T>::loadu(at) * factor, coef, (key - position).abs());
+    if constexpr (keep == Keep::kCausal) {
+      x = Vec<T>::blendv(nothing, x, key <= position);
+    } else if constexpr (keep == Keep::kTile) {
+      x = Vec<T>::blendv(nothing, x, Vec<T>::loadu(keep_tile + t * width) > zero);
+    }
+    x.store(at);
+    most = kPlain ? larger(most, x) : at::vec::maximum(most, x);
+  }
+  return most;
+}
+
 /// One block of keys into running maximum and sum: scores become weights relative to the new
 /// maximum, and correction[r] is what older weights of the row must be multiplied with.
 ///
 /// \param share of a row's sum that the keys may weigh in all which count as nothing; dropped[r] is
 /// what they weigh so far, relative to the maximum. 0: every key counts. A NaN never counts as
 /// nothing.
-template <Keep keep, class Bias, typename T>
-BlockEffect softmax_block(const Rows<T>& rows, int64_t keys, T scale, T share, const T* rel_key,
-                          const T* keep_tile, T* scores, T* row_max, T* row_sum, T* dropped,
-                          T* correction) {
+template <Keep keep, bool kPlain, class Bias, typename T>
+BlockEffect softmax_block(ForwardScratch<T>& s, int64_t keys, T scale, T share) {
+  const Rows<T>& rows = s.rows;
   const int64_t width = rows.width;
   const Vec<T> nothing(-std::numeric_limits<T>::infinity()), zero(0), one(1), factor(scale);
   Vec<T> changed(0);
   bool weighs = false;
   for (int64_t r = 0; r < width; r += Vec<T>::size()) {
-    const Vec<T> position = Vec<T>::loadu(rows.rel_position + r),
-                 coef = Vec<T>::loadu(rows.coef + r);
-    const Vec<T> old_max = Vec<T>::loadu(row_max + r);
-    Vec<T> block_max = nothing;
-    for (int64_t t = 0; t < keys; ++t) {
-      T* at = scores + t * width + r;
-      const Vec<T> key(rel_key[t]);
-      Vec<T> x = Bias::add(Vec<T>::loadu(at) * factor, coef, (key - position).abs());
-      if constexpr (keep == Keep::kCausal) {
-        x = Vec<T>::blendv(nothing, x, key <= position);
-      } else if constexpr (keep == Keep::kTile) {
-        x = Vec<T>::blendv(nothing, x, Vec<T>::loadu(keep_tile + t * width + r) > zero);
-      }
-      x.store(at);
-      block_max = at::vec::maximum(block_max, x);
-    }
-    const Vec<T> old_sum = Vec<T>::loadu(row_sum + r);
+    T* const scores = s.scores + r;
+    const Vec<T> old_max = Vec<T>::loadu(s.row_max + r), old_sum = Vec<T>::loadu(s.row_sum + r);
+    const Vec<T> block_max = add_bias<keep, kPlain, Bias>(
+        keys, width, factor, Vec<T>::loadu(rows.coef + r), Vec<T>::loadu(rows.rel_position + r),
+        s.rel_key, s.keep.keep + r, scores);
     const Vec<T> lost = at::vec::fmadd(exp_weight(block_max - old_max),
-                                       Vec<T>(static_cast<T>(keys)), Vec<T>::loadu(dropped + r));
+                                       Vec<T>(static_cast<T>(keys)), Vec<T>::loadu(s.dropped + r));
     // A true lane is all ones: without a zero lane, every row of the vector can do without the
     // block.
     if ((lost < old_sum * Vec<T>(share)).zero_mask() == 0) {
       for (int64_t t = 0; t < keys; ++t) {
-        zero.store(scores + t * width + r);
+        zero.store(scores + t * width);
       }
-      lost.store(dropped + r);
-      one.store(correction + r);
+      lost.store(s.dropped + r);
+      one.store(s.correction + r);
       continue;
     }
     weighs = true;
@@ -88,18 +101,31 @@ BlockEffect softmax_block(const Rows<T>& rows, int64_t keys, T scale, T share, c
     const Vec<T> fix = Vec<T>::blendv(exp_weight(old_max - shift), one, old_max == new_max);
     Vec<T> sum(0);
     for (int64_t t = 0; t < keys; ++t) {
-      T* at = scores + t * width + r;
-      const Vec<T> weight = exp_weight(Vec<T>::loadu(at) - shift);
-      weight.store(at);
+      const Vec<T> weight = exp_weight(Vec<T>::loadu(scores + t * width) - shift);
+      weight.store(scores + t * width);
       sum = sum + weight;
     }
-    at::vec::fmadd(old_sum, fix, sum).store(row_sum + r);
-    new_max.store(row_max + r);
-    fix.store(correction + r);
+    at::vec::fmadd(old_sum, fix, sum).store(s.row_sum + r);
+    new_max.store(s.row_max + r);
+    fix.store(s.correction + r);
     changed = changed | (fix != one);
   }
-  fill(scores + keys * width, T(0), (kKeyBlock - keys) * width);
+  fill(s.scores + keys * width, T(0), (kKeyBlock - keys) * width);
   return {changed.zero_mask() != (1 << Vec<T>::size()) - 1, weighs};
+}
+
+/// `plain`: no score can be NaN.
+template <bool plain, class Bias, typename T>
+BlockEffect softmax_block(ForwardScratch<T>& s, Keep keep, int64_t keys, T scale, T share) {
+  switch (keep) {
+    case Keep::kAll:
+      return softmax_block<Keep::kAll, plain, Bias>(s, keys, scale, share);
+    case Keep::kCausal:
+      return softmax_block<Keep::kCausal, plain, Bias>(s, keys, scale, share);
+    case Keep::kTile:
+      return softmax_block<Keep::kTile, plain, Bias>(s, keys, scale, share);
+  }
+  return {};
 }
 
 /// out_t (v_dim × width): each row times its correction.
@@ -134,6 +160,7 @@ void add_values_pairwise(const Rows<T>& rows, int64_t keys, int64_t v_dim, const
 /// Loads the queries, transposed, and their norms.
 template <typename S, typename T>
 void load_queries(const AttentionParams& p, Rows<T>& rows, T* staging, T* q_t) {
+  rows.longest = 0;
   for (int64_t r0 = 0; r0 < rows.width; r0 += kRowPad) {
     for (int64_t r = r0; r < r0 + kRowPad; ++r) {
       T* row = staging + (r - r0) * p.head_dim;
@@ -145,7 +172,9 @@ void load_queries(const AttentionParams& p, Rows<T>& rows, T* staging, T* q_t) {
       const S* q = row_of<S>(p.q, p.q_strides, rows.batch, rows.kv_head * p.group + rows.head(r),
                              rows.query(r));
       load_row(q, p.q_strides.last, row, p.head_dim);
-      rows.reach[r] = std::abs(p.scale) * norm_above(row, p.head_dim);
+      const double norm = norm_above(row, p.head_dim);
+      rows.reach[r] = std::abs(p.scale) * norm;
+      rows.longest = norm > rows.longest ? norm : rows.longest;
     }
     transpose(staging, p.head_dim, kRowPad, p.head_dim, q_t + r0, rows.width);
   }
@@ -191,16 +220,47 @@ void store_tile(const AttentionParams& p, ForwardScratch<T>& s) {
   }
 }
 
-template <typename S, class Bias>
-int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, const Visit* visits,
-                     int64_t count, void* scratch) {
+/// q_t (channel × row) in bfloat16, pairs of channels next to each other, as gemm_bf16 has its B.
+#if defined(CPU_CAPABILITY_AVX512)
+inline void pair_queries(const float* q_t, int64_t channels, int64_t width, c10::BFloat16* paired) {
+  for (int64_t d = 0; d < channels; d += 2) {
+    for (int64_t r = 0; r < width; r += Vec<float>::size()) {
+      Bf16Pairs::store(paired + d * width + 2 * r,
+                       Bf16Pairs::join_any(Vec<float>::loadu(q_t + d * width + r),
+                                           Vec<float>::loadu(q_t + (d + 1) * width + r)));
+    }
+  }
+}
+#endif
+
+/// What the rows' log-sum-exp is at least. True where a row has seen no key yet: its maximum is
+/// −infinity, and any block may be its own.
+template <typename T>
+bool update_lse_below(ForwardScratch<T>& s) {
+  int64_t open = 0;
+  for (int64_t r = 0; r < s.rows.rows; ++r) {
+    s.rows.lse_below[r] = static_cast<double>(s.row_max[r]) + log_below(s.row_sum[r]);
+    open += s.row_max[r] == -std::numeric_limits<T>::infinity();
+  }
+  return open != 0;
+}
+
+/// The loop over the key blocks. E is the type of the keys' tiles: T, or bfloat16 with gemm_bf16
+/// (whose products of q and k are exact in float; weights are not, so they meet v in T).
+template <typename S, typename E, class Bias>
+int64_t forward_tile_as(const AttentionParams& p, int64_t pair, const Tile& tile,
+                        const Visit* visits, int64_t count, void* scratch) {
   using T = compute_t<S>;
+  constexpr bool kPairs = !std::is_same_v<E, T>;
   Arena arena(scratch);
   ForwardScratch<T> s(p, arena);
   Rows<T>& rows = s.rows;
   rows.begin(p, pair, tile);
   load_queries<S>(p, rows, s.staging, s.q_t);
   const int64_t width = rows.width;
+  if constexpr (kPairs) {
+    pair_queries(s.q_t, p.head_dim, width, s.paired_q);
+  }
   fill(s.row_max, -std::numeric_limits<T>::infinity(), width);
   fill(s.row_sum, T(0), width);
   fill(s.dropped, T(0), width);
@@ -210,12 +270,17 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
     last_query = rows.position[r] > last_query ? rows.position[r] : last_query;
   }
 
-  const GemmFn<T> gemm = gemm_of<T>(p);
   const T scale = static_cast<T>(p.scale);
+  // Up to this norm of a key no product of it can overflow, before or after scaling. A comparison
+  // with NaN is false.
+  const double size = std::abs(p.scale) <= 1 ? 1.0 : std::abs(p.scale);
+  const double limit = static_cast<double>(std::numeric_limits<T>::max()) / 4;
+  const double safe_norm = rows.finite_bias ? limit / (rows.longest * size) : -1.0;
   const int64_t packed = pair - p.first_pair;
   bool stopped[3] = {false, false, false};
   int64_t computed = 0;
   bool begun = false;  // out_t holds something
+  bool open = update_lse_below(s);
   for (int64_t n = 0; n < count; ++n) {
     const Visit& visit = visits[n];
     if (stopped[visit.side + 1]) {
@@ -226,12 +291,6 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
     Keep keep = position_keep(p, rows.batch, block, first_query, possible, last_query);
     if (!possible) {
       continue;
-    }
-    // Rows that have seen no key yet have a maximum of −infinity: any block may be theirs.
-    bool open = false;
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      rows.lse_below[r] = static_cast<double>(s.row_max[r]) + log_below(s.row_sum[r]);
-      open = open || s.row_max[r] == -std::numeric_limits<T>::infinity();
     }
     const double norm = p.stats.norm[pair * p.key_blocks + block];
     const Need need = need_of(p, rows, block, norm, visit.far_norm);
@@ -256,7 +315,9 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
             rows.lse_below[r] = std::numeric_limits<double>::infinity();
           }
         }
-        if (!need_of(p, rows, block, norm, visit.far_norm).block) {
+        const bool needed = need_of(p, rows, block, norm, visit.far_norm).block;
+        update_lse_below(s);
+        if (!needed) {
           continue;
         }
       }
@@ -264,47 +325,38 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
     ++computed;
 
     const int64_t keys = block_keys(p, block), slot = packed * p.key_blocks + block;
-    const T* k = nullptr;
+    const E* k = nullptr;
     int64_t ld_k = p.head_dim;
     if (!p.k_in_place) {
-      k = static_cast<const T*>(p.packed_k) + slot * kKeyBlock * p.head_dim;
+      k = static_cast<const E*>(p.packed_k) + slot * kKeyBlock * p.head_dim;
     } else if (keys < kKeyBlock) {
-      k = static_cast<const T*>(p.packed_k) + packed * kKeyBlock * p.head_dim;
+      k = static_cast<const E*>(p.packed_k) + packed * kKeyBlock * p.head_dim;
     } else {
-      k = row_of<T>(p.k, p.k_strides, rows.batch, rows.kv_head, block * kKeyBlock);
+      k = row_of<E>(p.k, p.k_strides, rows.batch, rows.kv_head, block * kKeyBlock);
       ld_k = p.k_strides.row;
     }
     const T* v_t = static_cast<const T*>(p.packed_v) + slot * p.v_dim * kKeyBlock;
-    gemm(kKeyBlock, width, p.head_dim, k, ld_k, s.q_t, width, s.scores, width, false);
+    if constexpr (kPairs) {
+      p.gemm_bf16(kKeyBlock, width, p.head_dim, k, ld_k, s.paired_q, s.scores, width, false);
+    } else {
+      gemm_of<T>(p)(kKeyBlock, width, p.head_dim, k, ld_k, s.q_t, width, s.scores, width, false);
+    }
     relative_keys(p, rows, block, s.rel_key);
     // A value that is not finite shows even at weight 0, so its block is never dropped.
     const T share = finite ? static_cast<T>(p.drop_share()) : T(0);
-    BlockEffect effect{};
-    switch (keep) {
-      case Keep::kAll:
-        effect = softmax_block<Keep::kAll, Bias>(rows, keys, scale, share, s.rel_key, s.keep.keep,
-                                                 s.scores, s.row_max, s.row_sum, s.dropped,
-                                                 s.correction);
-        break;
-      case Keep::kCausal:
-        effect = softmax_block<Keep::kCausal, Bias>(rows, keys, scale, share, s.rel_key,
-                                                    s.keep.keep, s.scores, s.row_max, s.row_sum,
-                                                    s.dropped, s.correction);
-        break;
-      case Keep::kTile:
-        effect = softmax_block<Keep::kTile, Bias>(rows, keys, scale, share, s.rel_key, s.keep.keep,
-                                                  s.scores, s.row_max, s.row_sum, s.dropped,
-                                                  s.correction);
-        break;
-    }
+    const BlockEffect effect = norm <= safe_norm
+                                   ? softmax_block<true, Bias>(s, keep, keys, scale, share)
+                                   : softmax_block<false, Bias>(s, keep, keys, scale, share);
     if (!effect.weighs) {
       continue;
     }
+    open = update_lse_below(s);
     if (effect.changed && begun) {
       rescale(s.out_t, s.correction, p.v_dim, width);
     }
     if (finite) {
-      gemm(p.v_dim, width, kKeyBlock, v_t, kKeyBlock, s.scores, width, s.out_t, width, begun);
+      gemm_of<T>(p)(p.v_dim, width, kKeyBlock, v_t, kKeyBlock, s.scores, width, s.out_t, width,
+                    begun);
     } else {
       if (!begun) {
         fill(s.out_t, T(0), p.v_dim * width);
@@ -318,6 +370,17 @@ int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, c
   }
   store_tile<S>(p, s);
   return computed;
+}
+
+template <typename S, class Bias>
+int64_t forward_tile(const AttentionParams& p, int64_t pair, const Tile& tile, const Visit* visits,
+                     int64_t count, void* scratch) {
+  if constexpr (kBf16Tiles<S>) {
+    if (p.gemm_bf16 != nullptr) {
+      return forward_tile_as<S, S, Bias>(p, pair, tile, visits, count, scratch);
+    }
+  }
+  return forward_tile_as<S, compute_t<S>, Bias>(p, pair, tile, visits, count, scratch);
 }
 
 }  // namespace

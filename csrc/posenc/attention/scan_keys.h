@@ -12,31 +12,42 @@ inline int64_t scan_scratch_size(const AttentionParams& p) {
   return kKeyBlock * (p.head_dim > p.v_dim ? p.head_dim : p.v_dim);
 }
 
-template <typename S>
-void scan_keys(const AttentionParams& p, int64_t pair, int64_t block, void* scratch) {
+/// E: the type of the copies of k.
+template <typename S, typename E>
+void scan_keys_as(const AttentionParams& p, int64_t pair, int64_t block, void* scratch) {
   using T = compute_t<S>;
+  constexpr bool kNarrow = !std::is_same_v<E, T>;
   T* rows = static_cast<T*>(scratch);
   const int64_t batch = pair / p.kv_heads, kv_head = pair % p.kv_heads, keys = block_keys(p, block);
   const int64_t packed = pair - p.first_pair, slot = packed * p.key_blocks + block;
 
-  T* k = rows;
+  E* copy = nullptr;
   if (p.packed_k != nullptr && !p.k_in_place) {
-    k = static_cast<T*>(p.packed_k) + slot * kKeyBlock * p.head_dim;
+    copy = static_cast<E*>(p.packed_k) + slot * kKeyBlock * p.head_dim;
   } else if (p.packed_k != nullptr && keys < kKeyBlock) {
-    k = static_cast<T*>(p.packed_k) + packed * kKeyBlock * p.head_dim;
+    copy = static_cast<E*>(p.packed_k) + packed * kKeyBlock * p.head_dim;
+  }
+  const T* k = rows;
+  int64_t ld_k = p.head_dim;
+  if (copy == nullptr && readable_in_place<S>(p.k_strides, p.head_dim)) {
+    k = row_of<T>(p.k, p.k_strides, batch, kv_head, block * kKeyBlock);
+    ld_k = p.k_strides.row;
+  } else {
+    T* wide = rows;
+    if constexpr (!kNarrow) {
+      wide = copy != nullptr ? copy : rows;
+    }
+    load_block<S>(p.k, p.k_strides, batch, kv_head, block, keys, p.head_dim, wide);
+    k = wide;
   }
   double norm = 0;
-  if (k == rows && readable_in_place<S>(p.k_strides, p.head_dim)) {
-    for (int64_t t = 0; t < keys; ++t) {
-      const T* row = row_of<T>(p.k, p.k_strides, batch, kv_head, block * kKeyBlock + t);
-      const double n = norm_above(row, p.head_dim);
-      norm = n > norm ? n : norm;
-    }
-  } else {
-    load_block<S>(p.k, p.k_strides, batch, kv_head, block, keys, p.head_dim, k);
-    for (int64_t t = 0; t < keys; ++t) {
-      const double n = norm_above(k + t * p.head_dim, p.head_dim);
-      norm = n > norm ? n : norm;
+  for (int64_t t = 0; t < keys; ++t) {
+    const double n = norm_above(k + t * ld_k, p.head_dim);
+    norm = n > norm ? n : norm;
+  }
+  if constexpr (kNarrow) {
+    if (copy != nullptr) {
+      store_row(k, copy, 1, kKeyBlock * p.head_dim);
     }
   }
 
@@ -60,6 +71,16 @@ void scan_keys(const AttentionParams& p, int64_t pair, int64_t block, void* scra
     }
   }
   p.stats.norm[pair * p.key_blocks + block] = norm;
+}
+
+template <typename S>
+void scan_keys(const AttentionParams& p, int64_t pair, int64_t block, void* scratch) {
+  if constexpr (kBf16Tiles<S>) {
+    if (p.gemm_bf16 != nullptr) {
+      return scan_keys_as<S, S>(p, pair, block, scratch);
+    }
+  }
+  scan_keys_as<S, compute_t<S>>(p, pair, block, scratch);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/BFloat16.h>
+
 #include <cstdint>
 
 namespace posenc::attention {
@@ -14,6 +16,15 @@ using GemmFn = void (*)(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda
 /// threads.
 template <typename T>
 GemmFn<T> tile_gemm();
+
+/// C (m × n, float) = A (m × k) · B (k × n) of bfloat16. B comes in pairs of rows: element (p, j)
+/// stands at (p / 2 · n + j) · 2 + p % 2; k is even.
+using Bf16GemmFn = void (*)(int64_t m, int64_t n, int64_t k, const c10::BFloat16* a, int64_t lda,
+                            const c10::BFloat16* b, float* c, int64_t ldc, bool accumulate);
+
+/// The product of bfloat16 tiles where the processor multiplies them faster than floats (AMX);
+/// nullptr elsewhere.
+Bf16GemmFn tile_gemm_bf16();
 
 /// Gives back what brgemm holds in the calling thread. Call it at the end of a thread's share of
 /// the work.

@@ -4,6 +4,7 @@
 // needs a block. For *_simd.cpp only.
 
 #include <posenc/attention/attention_kernels.h>
+#include <posenc/core/bf16_pairs.h>
 #include <posenc/core/vec_tools.h>
 
 namespace posenc::attention {
@@ -30,6 +31,15 @@ GemmFn<T> gemm_of(const AttentionParams& p) {
   }
 }
 
+/// Whether tiles of S may stay as they are for gemm_bf16: the processors that have such a product
+/// have AVX-512.
+template <typename S>
+#if defined(CPU_CAPABILITY_AVX512)
+constexpr bool kBf16Tiles = std::is_same_v<S, c10::BFloat16>;
+#else
+constexpr bool kBf16Tiles = false;
+#endif
+
 /// The keys of a block that exist.
 inline int64_t block_keys(const AttentionParams& p, int64_t block) {
   const int64_t left = p.k_len - block * kKeyBlock;
@@ -49,6 +59,8 @@ struct Rows {
   double* lse_below;    ///< what the row's log-sum-exp is at least: skipping compares with it
   double* log_tail;
   T *rel_position, *coef;
+  bool finite_bias;  ///< positions follow each other and no slope is infinite or NaN
+  double longest;    ///< the largest ‖q‖; infinite where one is not finite
 
   int64_t head(int64_t r) const { return tile.head + r / tile.queries; }
   int64_t query(int64_t r) const { return tile.query + r % tile.queries; }
@@ -74,6 +86,7 @@ struct Rows {
   void begin(const AttentionParams& p, int64_t pair, const Tile& t) {
     place(p, pair, t);
     base = query_position(p, batch, t.query);
+    finite_bias = p.q_pos == nullptr && p.k_pos == nullptr;
     for (int64_t r = 0; r < width; ++r) {
       const int64_t row = r < rows ? r : 0;
       position[r] = query_position(p, batch, query(row));
@@ -82,6 +95,7 @@ struct Rows {
                                                                   : p.bias.log_tail(coefficient[r]);
       rel_position[r] = static_cast<T>(position[r] - base);
       coef[r] = static_cast<T>(coefficient[r]);
+      finite_bias = finite_bias && std::isfinite(coef[r]);
     }
   }
 };

@@ -33,8 +33,17 @@ inline Vec<double> exp_weight(const Vec<double>& x) { return x.exp(); }
 /// error 2e-8).
 inline Vec<float> exp_weight(const Vec<float>& x) {
   const Vec<float> lowest(-87.0f);
+#if defined(CPU_CAPABILITY_AVX512)
+  // Lanes below the lowest are set to zero by the last step, so they need no clamping.
+  const __mmask16 kept = _mm512_cmp_ps_mask(x, lowest, _CMP_NLT_UQ);
+  const Vec<float> clamped = _mm512_min_ps(_mm512_set1_ps(88.0f), x);
+  // Adding 1.5 · 2^23 leaves no room for a fraction: the nearest integer.
+  const Vec<float> magic(0x1.8p23f);
+  const Vec<float> n = at::vec::fmadd(clamped, Vec<float>(1.44269504088896341f), magic) - magic;
+#else
   const Vec<float> clamped = at::vec::clamp_max(at::vec::clamp_min(x, lowest), Vec<float>(88.0f));
   const Vec<float> n = (clamped * Vec<float>(1.44269504088896341f)).round();
+#endif
   Vec<float> r = at::vec::fnmadd(n, Vec<float>(0x1.62e4p-1f), clamped);
   r = at::vec::fnmadd(n, Vec<float>(0x1.7f7d1cp-20f), r);
   Vec<float> y = at::vec::fmadd(Vec<float>(0x1.6d7544p-10f), r, Vec<float>(0x1.126fb8p-7f));
@@ -44,9 +53,9 @@ inline Vec<float> exp_weight(const Vec<float>& x) {
   y = at::vec::fmadd(y, r, Vec<float>(1.0f));
   y = at::vec::fmadd(y, r, Vec<float>(1.0f));
 #if defined(CPU_CAPABILITY_AVX512)
-  const Vec<float> power = _mm512_castsi512_ps(
-      _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
-#elif defined(CPU_CAPABILITY_AVX2)
+  return _mm512_maskz_scalef_ps(kept, y, n);
+#else
+#if defined(CPU_CAPABILITY_AVX2)
   const Vec<float> power = _mm256_castsi256_ps(
       _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
 #else
@@ -58,6 +67,28 @@ inline Vec<float> exp_weight(const Vec<float>& x) {
   const Vec<float> power = Vec<float>::loadu(exponents);
 #endif
   return Vec<float>::blendv(y * power, Vec<float>(0.0f), x < lowest);
+#endif
+}
+
+/// The larger of two numbers, in one instruction where there is one: either of them where one is
+/// NaN, unlike at::vec::maximum.
+template <typename T>
+inline Vec<T> larger(const Vec<T>& a, const Vec<T>& b) {
+#if defined(CPU_CAPABILITY_AVX512)
+  if constexpr (std::is_same_v<T, float>) {
+    return _mm512_max_ps(a, b);
+  } else {
+    return _mm512_max_pd(a, b);
+  }
+#elif defined(CPU_CAPABILITY_AVX2)
+  if constexpr (std::is_same_v<T, float>) {
+    return _mm256_max_ps(a, b);
+  } else {
+    return _mm256_max_pd(a, b);
+  }
+#else
+  return at::vec::maximum(a, b);
+#endif
 }
 
 /// A row of S as T, whatever its stride.
