@@ -109,25 +109,31 @@ at::Tensor rotary_embedding_composite(const at::Tensor& x, const at::Tensor& inv
   return rotate_by(x, cos, sin, cos, sin, args);
 }
 
-at::Tensor inv_freq_grad(const at::Tensor& grad, const at::Tensor& y, const at::Tensor& inv_freq,
+at::Tensor inv_freq_grad(const at::Tensor& x_grad, const at::Tensor& x, const at::Tensor& inv_freq,
                          const RotaryArgs& args) {
   const int64_t n = core::fixed_size(inv_freq, -1);
-  const at::ScalarType compute = core::compute_dtype(y.scalar_type());
-  auto [grad_lo, grad_hi] = split_pairs(grad.to(compute), n, args.rotary_start, args.layout_out());
-  auto [lo, hi] = split_pairs(y.to(compute), n, args.rotary_start, args.layout_out());
-  at::Tensor angle_grad = grad_hi * lo - grad_lo * hi;
-  if (args.inverse) {
-    angle_grad = angle_grad.neg();
-  }
-  const at::Tensor positions = aligned_positions(grad, args);
-  const at::Tensor aligned = align_freq(inv_freq, grad, args.seq_dim);
+  const at::ScalarType compute = core::compute_dtype(x.scalar_type());
+  const auto split = [&](const at::Tensor& t) {
+    return split_pairs(t, n, args.rotary_start, args.interleaved);
+  };
+  const auto [grad_lo, grad_hi] = split(x_grad.to(compute));
+  const auto [lo, hi] = split(x.to(compute));
+  // Of the angle; the inverse turns the other way.
+  at::Tensor angle_grad = args.inverse ? (grad_lo * hi).addcmul(grad_hi, lo, -1)
+                                       : (grad_hi * lo).addcmul(grad_lo, hi, -1);
+  const at::Tensor positions = aligned_positions(x, args);
+  const at::Tensor aligned = align_freq(inv_freq, x, args.seq_dim);
   // Axes that neither the positions nor the frequencies have are summed first, while the numbers
   // are still float32.
+  const int64_t batch = core::batch_dim(args.seq_dim, x.dim());
+  const bool one_batch = batch >= 0 && (inv_freq.dim() == 1 || inv_freq.sym_size(0) == 1) &&
+                         (!args.position_ids.has_value() || args.position_ids->dim() < 2 ||
+                          args.position_ids->sym_size(-2) == 1);
   std::vector<int64_t> spare;
-  for (int64_t d = 0; d < grad.dim() - 1; ++d) {
+  for (int64_t d = 0; d < x.dim() - 1; ++d) {
     const bool per_head =
-        inv_freq.dim() == 3 && grad.dim() == 4 && d == head_dim_axis(grad, args.seq_dim);
-    if (d != args.seq_dim && d != core::batch_dim(args.seq_dim, grad.dim()) && !per_head) {
+        inv_freq.dim() == 3 && x.dim() == 4 && d == head_dim_axis(x, args.seq_dim);
+    if (d != args.seq_dim && (d != batch || one_batch) && !per_head) {
       spare.push_back(d);
     }
   }

@@ -33,9 +33,11 @@ at::Tensor rotate_by(const at::Tensor& x, const at::Tensor& cos_lo, const at::Te
 at::Tensor rotary_embedding_composite(const at::Tensor& x, const at::Tensor& inv_freq,
                                       const RotaryArgs& args);
 
-/// Σ over everything that inv_freq does not have of position · (dy × y): the gradient of the
-/// frequencies from the output y and its gradient, both in the output's layout.
-at::Tensor inv_freq_grad(const at::Tensor& grad, const at::Tensor& y, const at::Tensor& inv_freq,
+/// Σ over everything that inv_freq does not have of position · (x × x_grad): the gradient of the
+/// frequencies from the input and its gradient, both in the input's layout. (A rotation keeps the
+/// cross product of two vectors, so the gradient that was rotated back serves, and the output need
+/// not be computed again.)
+at::Tensor inv_freq_grad(const at::Tensor& x_grad, const at::Tensor& x, const at::Tensor& inv_freq,
                          const RotaryArgs& args);
 
 }  // namespace posenc::rotary

@@ -117,21 +117,36 @@ void run_rotation(at::ArrayRef<RotaryTarget> targets, RotaryParams p) {
                        [&](int64_t begin, int64_t end) { rotate(p, begin, end); });
 }
 
-void rotate_by_frequencies(at::ArrayRef<RotaryTarget> targets, at::ArrayRef<double> inv_freq,
-                           const RotaryArgs& args) {
+namespace {
+
+void rotate_by_frequencies(at::ArrayRef<RotaryTarget> targets, const double* inv_freq, int64_t n,
+                           int64_t freq_batch_stride, const RotaryArgs& args) {
   const core::Positions positions =
       core::make_positions(args.position_ids, args.offset.expect_int());
   RotaryParams p{};
   p.start = args.rotary_start;
-  p.n_freq = static_cast<int64_t>(inv_freq.size());
+  p.n_freq = n;
   p.interleaved_in = args.interleaved;
   p.interleaved_out = args.layout_out();
   p.inverse = args.inverse;
   p.attention_factor = args.attention_factor;
-  p.inv_freq = inv_freq.data();
+  p.inv_freq = inv_freq;
+  p.freq_batch_stride = freq_batch_stride;
   p.positions = positions.view;
   p.axes = args.axes.has_value() && positions.view.axis_stride != 0 ? args.axes->data() : nullptr;
   run_rotation(targets, p);
+}
+
+}  // namespace
+
+void rotate_by_frequencies(at::ArrayRef<RotaryTarget> targets, at::ArrayRef<double> inv_freq,
+                           const RotaryArgs& args) {
+  rotate_by_frequencies(targets, inv_freq.data(), static_cast<int64_t>(inv_freq.size()), 0, args);
+}
+
+void rotate_by_frequencies_of_rows(at::ArrayRef<RotaryTarget> targets, const double* inv_freq,
+                                   int64_t n, const RotaryArgs& args) {
+  rotate_by_frequencies(targets, inv_freq, n, n, args);
 }
 
 namespace {
@@ -171,20 +186,17 @@ at::Tensor rotary_embedding_tensor_cpu(const at::Tensor& x, const at::Tensor& in
                           {freq.const_data_ptr<double>(), static_cast<size_t>(n)}, args);
     return y;
   }
-  // One set of frequencies after another: each slice of the batch, or of the heads, is a rotation
-  // of its own.
-  const int64_t batch = core::batch_dim(args.seq_dim, x.dim());
-  const bool per_batch = freq.size(0) > 1;
-  const int64_t axis = per_batch ? batch : head_dim_axis(x, args.seq_dim);
+  const double* const data = freq.const_data_ptr<double>();
+  if (freq.size(0) > 1) {
+    rotate_by_frequencies_of_rows({{x, y, args.seq_dim}}, data, n, args);
+    return y;
+  }
+  // One set of frequencies after another: the slice of each head is a rotation of its own.
+  const int64_t axis = head_dim_axis(x, args.seq_dim);
   for (int64_t i = 0; i < sets; ++i) {
-    RotaryArgs slice = args;
-    if (per_batch && args.position_ids.has_value() && args.position_ids->dim() >= 2 &&
-        args.position_ids->size(-2) > 1) {
-      slice.position_ids = args.position_ids->narrow(-2, i, 1);
-    }
     const at::Tensor x_slice = x.narrow(axis, i, 1), y_slice = y.narrow(axis, i, 1);
     rotate_by_frequencies({{x_slice, y_slice, args.seq_dim}},
-                          {freq.const_data_ptr<double>() + i * n, static_cast<size_t>(n)}, slice);
+                          {data + i * n, static_cast<size_t>(n)}, args);
   }
   return y;
 }

@@ -22,4 +22,8 @@ void run_rotation(at::ArrayRef<RotaryTarget> targets, RotaryParams params);
 void rotate_by_frequencies(at::ArrayRef<RotaryTarget> targets, at::ArrayRef<double> inv_freq,
                            const RotaryArgs& args);
 
+/// The same where row b of the batch has the n frequencies inv_freq[b·n], …
+void rotate_by_frequencies_of_rows(at::ArrayRef<RotaryTarget> targets, const double* inv_freq,
+                                   int64_t n, const RotaryArgs& args);
+
 }  // namespace posenc::rotary

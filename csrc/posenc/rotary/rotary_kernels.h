@@ -44,15 +44,17 @@ struct RotaryParams {
   bool interleaved_in, interleaved_out;
   bool inverse;
   double attention_factor;
-  const double* inv_freq;  ///< (n_freq), radians per position
-  const int64_t* axes;     ///< (n_freq) the position axis of each frequency, or nullptr: axis 0
+  const double* inv_freq;     ///< (n_freq), radians per position; (batch, n_freq) with a stride
+  int64_t freq_batch_stride;  ///< 0: the rows of the batch have the same frequencies
+  const int64_t* axes;        ///< (n_freq) the position axis of each frequency, or nullptr: axis 0
   core::PositionView positions;
   Tables tables;
   int64_t seq_block;  ///< rows that share the work of their cos and sin: at most kMaxSeqBlock
 };
 
 /// A block of rows is one task, and tasks run over (seq block, batch), batch fastest, so that a
-/// batch with equal positions makes each cos and sin once.
+/// batch with equal positions makes each cos and sin once. Where each row of the batch has
+/// frequencies of its own, the blocks of one row follow each other instead.
 constexpr int64_t kMaxSeqBlock = 64;
 
 struct RotaryKernels {

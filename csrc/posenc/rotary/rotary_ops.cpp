@@ -3,6 +3,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_like.h>
+#include <posenc/core/checks.h>
 #include <posenc/rotary/rotary_composite.h>
 #include <posenc/rotary/rotary_schema.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
@@ -51,7 +52,9 @@ struct RotaryTensorFunction : torch::autograd::Function<RotaryTensorFunction> {
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& inv_freq,
                         const RotaryArgs& args) {
     at::AutoDispatchBelowADInplaceOrView guard;
-    ctx->save_for_backward({x, inv_freq, core::value_or_undefined(args.position_ids)});
+    // x is kept for the gradient of the frequencies alone.
+    ctx->save_for_backward({inv_freq.requires_grad() ? x : Tensor(), inv_freq,
+                            core::value_or_undefined(args.position_ids)});
     save_args(ctx, args);
     return call(x, inv_freq, args);
   }
@@ -60,14 +63,12 @@ struct RotaryTensorFunction : torch::autograd::Function<RotaryTensorFunction> {
     const auto saved = ctx->get_saved_variables();
     const Tensor &x = saved[0], &inv_freq = saved[1];
     const RotaryArgs args = load_args(ctx, saved[2]);
-    Tensor x_grad, freq_grad;
-    if (ctx->needs_input_grad(0)) {
-      x_grad = call(grads[0], inv_freq, args.transposed());
-    }
+    const Tensor x_grad = call(grads[0], inv_freq, args.transposed());
+    Tensor freq_grad;
     if (ctx->needs_input_grad(1)) {
-      freq_grad = inv_freq_grad(grads[0], call(x, inv_freq, args), inv_freq, args);
+      freq_grad = inv_freq_grad(x_grad, x, inv_freq, args);
     }
-    return {x_grad, freq_grad, Tensor()};
+    return {ctx->needs_input_grad(0) ? x_grad : Tensor(), freq_grad, Tensor()};
   }
 };
 
@@ -90,7 +91,7 @@ Tensor rotary_embedding_tensor_autograd(const Tensor& x, const Tensor& inv_freq,
                                         POSENC_ROTARY_ARGS) {
   RotaryArgs args = make_args(POSENC_ROTARY_PASS);
   if (core::needs_composite({x, inv_freq})) {
-    check_rotary("rotary_embedding.Tensor", x, inv_freq.size(-1), args);
+    check_rotary("rotary_embedding.Tensor", x, core::fixed_size(inv_freq, -1), args);
     check_freq_tensor("rotary_embedding.Tensor", x, inv_freq, args);
     return rotary_embedding_composite(x, inv_freq, args);
   }
@@ -126,7 +127,7 @@ Tensor rotary_embedding_tensor_meta(const Tensor& x, const Tensor& inv_freq, POS
   TORCH_CHECK_VALUE(inv_freq.dim() >= 1,
                     "rotary_embedding.Tensor: expected inv_freq of shape (n), (B, 1, n) or (1, H, "
                     "n), got a scalar");
-  check_rotary("rotary_embedding.Tensor", x, inv_freq.size(-1), args);
+  check_rotary("rotary_embedding.Tensor", x, core::fixed_size(inv_freq, -1), args);
   check_freq_tensor("rotary_embedding.Tensor", x, inv_freq, args);
   return at::empty_like(x);
 }
@@ -150,7 +151,7 @@ Tensor rotary_embedding_fallback(const Tensor& x, at::ArrayRef<double> inv_freq,
 Tensor rotary_embedding_tensor_fallback(const Tensor& x, const Tensor& inv_freq,
                                         POSENC_ROTARY_ARGS) {
   RotaryArgs args = make_args(POSENC_ROTARY_PASS);
-  check_rotary("rotary_embedding.Tensor", x, inv_freq.size(-1), args);
+  check_rotary("rotary_embedding.Tensor", x, core::fixed_size(inv_freq, -1), args);
   check_freq_tensor("rotary_embedding.Tensor", x, inv_freq, args);
   return rotary_embedding_composite(x, inv_freq, args);
 }

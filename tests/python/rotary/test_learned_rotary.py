@@ -227,3 +227,84 @@ def test_from_a_configuration():
     layer = posenc.LearnedRotaryEmbedding.from_config(config, n_heads=2)
     assert layer.alpha.shape == (2, 4)
     assert layer.inv_freq == posenc.RotaryPositionalEmbedding.from_config(config).inv_freq
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("shape", ((32,), (1, 8, 32), (4, 1, 32)), ids=str)
+@pytest.mark.parametrize("with_ids", (False, True), ids=("range", "ids"))
+def test_the_gradient_holds_over_a_long_sequence(dtype, shape, with_ids):
+    """Positions weigh float32 sums in float64: 16384 tokens cost no digits."""
+    x = torch.randn(4, 512, 8, 64).to(dtype)
+    up = torch.randn(4, 512, 8, 64).to(dtype)
+    ids = torch.randint(0, 5000, (4, 512)) if with_ids else None
+    freq = torch.tensor(reference.rope_inv_freq(64), dtype=torch.float64).expand(shape).clone()
+    grads = []
+    for wide in (x, x.double()):
+        leaf = freq.clone().requires_grad_()
+        for wants_x in (False, True):
+            given = wide.clone().requires_grad_(wants_x)
+            y = P.rotary_embedding(given, leaf, ids)
+            grads.append(torch.autograd.grad(y, leaf, up.to(y.dtype))[0])
+    assert_same(grads[0], grads[1])
+    # Rounding of the gradient of x to its dtype, at random over the sum.
+    size = (4 * 512 * 8 / (freq.numel() / 32)) ** 0.5 * (5000 if with_ids else 512)
+    bound = {torch.float32: 2e-6, torch.bfloat16: 2e-2}[dtype]
+    assert (grads[0] - grads[2]).abs().max() <= bound * size
+
+
+def test_x_is_kept_for_the_gradient_of_frequencies_alone():
+    x = torch.randn(2, 5, 3, 8, requires_grad=True)
+    freq = torch.tensor(reference.rope_inv_freq(8), dtype=torch.float64)
+
+    def kept(freq):
+        saved = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda t: saved.append(t.shape) or t, lambda t: t
+        ):
+            P.rotary_embedding(x, freq)
+        return x.shape in saved
+
+    assert kept(freq.clone().requires_grad_()) and not kept(freq)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: str(d)[6:])
+@pytest.mark.parametrize("options", ({}, {"seq_dim": 2, "interleaved": False}), ids=str)
+def test_a_batch_of_frequencies_is_its_rows(dtype, options):
+    """One pass over rows that have frequencies of their own: the bits of a call for each row."""
+    for batch, length in ((5, 1), (3, 150)):
+        shape = (batch, 3, length, 64) if options else (batch, length, 3, 64)
+        x = torch.randn(shape, dtype=torch.float64).to(dtype)
+        freq = torch.rand(batch, 1, 32, dtype=torch.float64)
+        for ids in (
+            None,
+            torch.randint(0, 9000, (length,)),
+            torch.randint(0, 9000, (batch, length)),
+            torch.rand(batch, length, dtype=torch.float64) * 100,
+        ):
+            rows = [
+                P.rotary_embedding(
+                    x[b : b + 1],
+                    freq[b, 0].tolist(),
+                    ids if ids is None or ids.dim() == 1 else ids[b : b + 1],
+                    7,
+                    **options,
+                )
+                for b in range(batch)
+            ]
+            for threads in (1, 3):
+                torch.set_num_threads(threads)
+                assert_same(P.rotary_embedding(x, freq, ids, 7, **options), torch.cat(rows))
+
+
+def test_tensors_of_frequencies_reach_their_overload_at_once(monkeypatch):
+    """torch.ops, asked for an operator with two overloads, prints the tensor that did not fit the
+    first: half a millisecond a call."""
+    monkeypatch.setattr(torch._tensor_str, "_str", lambda *_, **__: pytest.fail("printed"))
+    x, freq = torch.randn(1, 3, 2, 8), torch.tensor(reference.rope_inv_freq(8)).double()
+    P.rotary_embedding(x, freq)
+    P.shift(x, 3, freq)
+    P.re_rotate(x, freq, freq * 2)
+    P.re_rotate(x, freq.tolist(), freq * 2)
+    posenc.LearnedRotaryEmbedding(8)(x)
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    posenc.RotaryPositionalEmbedding(8, scaling=scaling, max_seq_len=16)(x)
