@@ -1,5 +1,6 @@
 """Sphinx configuration; `make docs` builds, with warnings as errors."""
 
+import importlib
 import inspect
 import re
 import sys
@@ -112,19 +113,32 @@ def link_papers(app, what, name, obj, options, lines):
     lines[:] = [paper.sub(r"`arXiv:\1 <https://arxiv.org/abs/\1>`__", line) for line in lines]
 
 
+def public_names() -> dict[str, str]:
+    """What a guide may write in backticks: where the reference has it."""
+    targets: dict[str, str] = {}
+    for where in (*WITH_PUBLIC_NAMES[1:], "posenc"):
+        module = importlib.import_module(where)
+        for name in module.__all__:
+            if not inspect.ismodule(getattr(module, name)):
+                targets.setdefault(name, f"{where}.{name}")
+                targets.setdefault(f"{where}.{name}", targets[name])
+    for name, target in list(targets.items()):
+        layer = getattr(posenc, name, None)
+        for method in vars(layer) if inspect.isclass(layer) else ():
+            targets[f"{name}.{method}"] = f"{target}.{method}"
+    return targets
+
+
 def link_names(app, doctree):
     """A public name in the text of a guide leads to the reference."""
     if app.env.docname.startswith("api/"):
         return
     for node in list(doctree.findall(nodes.literal)):
-        name = node.astext().removeprefix("posenc.").removeprefix("functional.")
-        owner = "posenc" if name in posenc.__all__ else "posenc.functional"
-        if owner == "posenc.functional" and name not in posenc.functional.__all__:
-            continue
-        if isinstance(node.parent, (nodes.reference, nodes.title)):
+        target = PUBLIC.get(node.astext().removesuffix("()"))
+        if target is None or isinstance(node.parent, (nodes.reference, nodes.title)):
             continue
         xref = addnodes.pending_xref(
-            "", refdomain="py", reftype="obj", reftarget=f"{owner}.{name}", refdoc=app.env.docname
+            "", refdomain="py", reftype="obj", reftarget=target, refdoc=app.env.docname
         )
         node.replace_self(xref)
         xref += node
@@ -143,6 +157,9 @@ def find_public(app, env, node, contnode):
                 env, node["refdoc"], app.builder, "obj", f"{where}.{last}", node, contnode
             )
     return None
+
+
+PUBLIC = public_names()
 
 
 def setup(app):
