@@ -47,7 +47,7 @@ default_role = "py:obj"
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|nn|transformers|collections|typing|numpy|matplotlib)\..*"),
-    ("py:class", r"(Tensor|Figure|os\.PathLike|optional|.*\._MODEL)"),
+    ("py:class", r"(Tensor|Figure|os\.PathLike|optional|.*\.(_MODEL|cuda_cases\.Sizes))"),
     ("cpp:.*", r".*"),  # names of torch and the standard library
 ]
 add_module_names = False

@@ -389,5 +389,5 @@ def _decode(s: Sizes) -> Case:
 
 
 def device_cases(sizes: Sizes = FULL) -> list[Case]:
-    """Every case of a GPU."""
+    """Every case of a GPU; ``sizes`` says how large, by default as a model has them."""
     return [*rotary(sizes), *absolute(sizes), *bias(sizes), *attention(sizes)]

@@ -97,7 +97,13 @@ def peak_device_memory(work: Work) -> float:
 
 
 class Meter(NamedTuple):
-    """How a kind of device is measured."""
+    """How a kind of device is measured.
+
+    Attributes:
+        device: as torch names it.
+        once: seconds of one call, from a work and the number of its repeats.
+        peak_memory: MiB that a work adds, None where that cannot be told.
+    """
 
     device: str
     once: Callable[[Work, int], float]
