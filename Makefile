@@ -54,7 +54,7 @@ BUILD_TESTS ?= $(shell grep -qs "POSENC_BUILD_TESTS:BOOL=ON" $(BUILD)/CMakeCache
 
 demo: build
 	@echo "== demo: five small language models, one per encoding =="
-	@$(PY) examples/train_lm.py $(DEMO_FLAGS)
+	@$(PY) -m posenc train $(DEMO_FLAGS)
 
 test:
 	@$(MAKE) --no-print-directory build BUILD_TESTS=ON

@@ -33,10 +33,11 @@ def optimised(png: bytes, colours: int) -> bytes:
 
 
 def names() -> list[str]:
-    """The pictures of the gallery; those that time the machine differ on each."""
+    """The pictures of the gallery; those that time the machine differ on each, and those that read
+    a file have nothing to show without it."""
     from posenc.plots import PICTURES
 
-    return [name for name, picture in PICTURES.items() if not picture.measures]
+    return [name for name, p in PICTURES.items() if not p.measures and p.reads is None]
 
 
 def draw(name: str) -> bytes:

@@ -1,4 +1,4 @@
-// Continues a text with a model that examples/train_lm.py trained, scripted and saved. No Python at
+// Continues a text with a model that `posenc train` trained, scripted and saved. No Python at
 // run time:
 //
 //   run_scripted demo_out/alibi_scripted.pt "def "

@@ -113,7 +113,7 @@ from .rotary import (  # noqa: E402
 )
 
 #: Loaded when first used: the import of posenc stays quick and needs torch alone.
-_LAZY = ("analysis", "benchmark", "cpp", "plots")
+_LAZY = ("analysis", "benchmark", "cpp", "plots", "training")
 #: Functions that live in them.
 _LAZY_NAMES = {
     "analyze_positional_encoding": "analysis",

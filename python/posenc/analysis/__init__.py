@@ -21,11 +21,13 @@ from .checkpoint import load_table, table_names
 from .comparison import TradeOffs, trade_offs
 from .decay import expected_scores, expected_scores_on_grid
 from .frequencies import RopeFigures, analyze_rope, example_scalings
+from .library import Encoding, catalogue, scaling_types
 from .table import TableFigures, analyze_positional_encoding
 from .weights import attention_weights
 
 __all__ = [
     "AlibiFigures",
+    "Encoding",
     "RopeFigures",
     "TableFigures",
     "TradeOffs",
@@ -35,10 +37,12 @@ __all__ = [
     "attention_weights",
     "block_map",
     "block_shares",
+    "catalogue",
     "example_scalings",
     "expected_scores",
     "expected_scores_on_grid",
     "load_table",
+    "scaling_types",
     "table_names",
     "trade_offs",
 ]

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..attention import ALiBiAttention, RoPEAttention
+
 
 def attention_weights(layer: nn.Module, x: Tensor, *args: Any, **options: Any) -> Tensor:
     """The weights by which a layer mixes its values for input x.
@@ -43,3 +45,17 @@ def attention_weights(layer: nn.Module, x: Tensor, *args: Any, **options: Any) -
     with torch.no_grad():
         probe(x, *args, **options)
     return seen["weights"]
+
+
+def random_pair(
+    seq_len: int, d_model: int, n_heads: int, is_causal: bool = False, seed: int = 0
+) -> tuple[dict[str, nn.Module], Tensor]:
+    """RoPE attention and ALiBi attention with the same projections, which so differ in nothing but
+    position, and one input (1, seq_len, d_model), unit normal. torch's generator stays as it was.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        rope = RoPEAttention(d_model, n_heads, is_causal=is_causal)
+        alibi = ALiBiAttention(d_model, n_heads, is_causal=is_causal)
+        alibi.load_state_dict(rope.state_dict())
+        return {"RoPE": rope, "ALiBi": alibi}, torch.randn(1, seq_len, d_model)

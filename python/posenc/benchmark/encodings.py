@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import absolute, rotary
 from .._extras import progress
 from . import peers
-from .measure import Work, times
+from .measure import Work, meter_for, times
 from .report import machine, ms_text
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class EncodingTimes:
         milliseconds: name -> length -> the best time of one call, in ms. The names of ``OURS``, the
             limit, then the peers.
         missing: peer -> why it was not measured.
-        settings: d_model, batch_size, n_heads, dtype.
+        settings: d_model, batch_size, n_heads, dtype, device.
         machine: what it ran on.
     """
 
@@ -120,6 +120,7 @@ def benchmark_positional_encodings(
     n_heads: int = 8,
     *,
     dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
     peers: bool = True,
     compiled: bool = False,
     seconds: float = 0.5,
@@ -134,6 +135,7 @@ def benchmark_positional_encodings(
     Args:
         d_model, batch_size, seq_lens, n_heads: the article's by default.
         dtype: of the input.
+        device: cpu, cuda or cuda:1.
         peers: also time eager torch and other packages, those that are installed
             (``pip install posenc[bench]``).
         compiled: also time the eager rotation under ``torch.compile`` (needs a C++ compiler).
@@ -157,13 +159,19 @@ def benchmark_positional_encodings(
             f"{where}: expected d_model / n_heads to be an even whole number, got "
             f"{d_model} / {n_heads}"
         )
+    try:
+        meter = meter_for(device)
+    except RuntimeError as error:
+        raise ValueError(f"{where}: {error}") from None
     milliseconds: dict[str, dict[int, float]] = {}
     missing: dict[str, str] = {}
     with torch.no_grad():
         for length in progress(sorted(set(seq_lens)), desc="benchmark", unit="length"):
-            x = torch.randn(batch_size, length, d_model).to(dtype)
-            works = _ready(_makers(x, n_heads, peers, compiled), missing)
-            for name, taken in times(works, seconds=seconds).items():
+            # While tensors are made only: this context adds to the time of every call inside it.
+            with torch.device(meter.device):
+                x = torch.randn(batch_size, length, d_model).to(dtype)
+                works = _ready(_makers(x, n_heads, peers, compiled), missing)
+            for name, taken in times(works, seconds, once=meter.once).items():
                 milliseconds.setdefault(name, {})[length] = min(taken) * 1e3
     result = EncodingTimes(
         {n: row for n, row in milliseconds.items() if n not in missing},
@@ -173,8 +181,9 @@ def benchmark_positional_encodings(
             "batch_size": batch_size,
             "n_heads": n_heads,
             "dtype": str(dtype).removeprefix("torch."),
+            "device": device,
         },
-        machine(),
+        machine(device),
     )
     if not quiet:
         print(result)

@@ -12,20 +12,13 @@ import torch
 import posenc
 from posenc import _build_info
 
+from .._machine import processor
 from .cases import Case
 from .measure import CPU, Meter, Work, times
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     """What the figures were taken on."""
-    processor = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                processor = line.split(":", 1)[1].strip()
-                break
-    except OSError:
-        pass
     gpu = {}
     if device != "cpu":
         properties = torch.cuda.get_device_properties(device)
@@ -37,7 +30,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
         }
     return {
         **gpu,
-        "processor": processor,
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),

@@ -22,6 +22,7 @@ from .absolute import (
 from .attention import alibi_blocks, compare_attention_patterns, score_decay, visualize_alibi
 from .benchmark import benchmark_lines
 from .rotary import grid_decay, rope_wavelengths, visualize_rope
+from .training import loss_by_length
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,13 @@ class Picture:
         function: draws it; every argument has a default.
         summary: what it shows, one line.
         measures: it times this machine first, for a minute.
+        reads: a file that something else has to write first, here by ``posenc train``.
     """
 
     function: Callable[..., Any]
     summary: str
     measures: bool = False
+    reads: str | None = None
 
 
 #: Every picture by its name.
@@ -53,6 +56,7 @@ PICTURES: dict[str, Picture] = {
     "alibi": Picture(visualize_alibi, "ALiBi's slopes and biases"),
     "attention": Picture(compare_attention_patterns, "weights of RoPE and ALiBi attention"),
     "blocks": Picture(alibi_blocks, "which blocks of keys ALiBi attention computes"),
+    "loss": Picture(loss_by_length, "loss of trained models by length", reads="results.json"),
     "benchmark": Picture(benchmark_lines, "times of the encodings by length", measures=True),
 }
 
@@ -64,6 +68,7 @@ __all__ = [
     "compare_attention_patterns",
     "compare_positional_encodings",
     "grid_decay",
+    "loss_by_length",
     "position_similarity",
     "rope_wavelengths",
     "score_decay",

@@ -161,6 +161,9 @@ def line_style(number: int) -> dict[str, Any]:
 def mark_length(axes: "Axes", length: float, text: str, vertical: bool = True) -> None:
     """A dotted line at a length, with its name at the end."""
     line = {"color": GREY, "linewidth": 1.1, "linestyle": (0, (1, 2))}
+    # The patch keeps grid lines from crossing the words.
+    patch = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+    name = {"fontsize": 9, "color": GREY, "bbox": patch}
     if vertical:
         axes.axvline(length, **line)
         axes.annotate(
@@ -170,8 +173,7 @@ def mark_length(axes: "Axes", length: float, text: str, vertical: bool = True) -
             xytext=(3, -3),
             textcoords="offset points",
             va="top",
-            fontsize=9,
-            color=GREY,
+            **name,
         )
     else:
         axes.axhline(length, **line)
@@ -182,6 +184,5 @@ def mark_length(axes: "Axes", length: float, text: str, vertical: bool = True) -
             xytext=(3, 3),
             textcoords="offset points",
             va="bottom",
-            fontsize=9,
-            color=GREY,
+            **name,
         )

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ..absolute import SinusoidalPositionalEncoding
 from ..analysis.alibi import BLOCK, block_map, block_shares, slopes_of
 from ..analysis.decay import expected_scores
-from ..analysis.weights import attention_weights
-from ..attention import ALiBiAttention, RoPEAttention
+from ..analysis.weights import attention_weights, random_pair
+from ..attention import ALiBiAttention
 from ..functional import alibi_bias
 from ..rotary import RotaryPositionalEmbedding, XPosRotaryEmbedding
 from ._figure import COLOURS, finish, heatmap, line_style, new_figure, picture
@@ -104,17 +104,14 @@ def compare_attention_patterns(
         save: file to write (.png, .svg, .pdf).
     """
     where = "compare_attention_patterns"
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if layers is None:
-            rope = RoPEAttention(d_model, n_heads, is_causal=is_causal)
-            alibi = ALiBiAttention(d_model, n_heads, is_causal=is_causal)
-            alibi.load_state_dict(rope.state_dict())
-            layers = {"RoPE": rope, "ALiBi": alibi}
-        if not layers:
-            raise ValueError(f"{where}: expected at least one layer, got none")
-        if x is None:
-            x = torch.randn(1, seq_len, next(iter(layers.values())).d_model)
+    if layers is None:
+        layers, example = random_pair(seq_len, d_model, n_heads, is_causal, seed)
+        x = example if x is None else x
+    if not layers:
+        raise ValueError(f"{where}: expected at least one layer, got none")
+    if x is None:
+        first = next(iter(layers.values()))
+        x = random_pair(seq_len, first.d_model, first.n_heads, seed=seed)[1]
     fewest = min(layer.n_heads for layer in layers.values())
     chosen = _heads(where, heads, fewest, (0, 1, 2))
     figure = new_figure(

@@ -30,11 +30,14 @@ def benchmark_lines(
 
         times = benchmark_positional_encodings(**{"quiet": True, **options})
     settings, lengths = times.settings, times.lengths
+    where = settings["device"]
+    if where == "cpu":
+        where = f"CPU threads: {times.machine['threads']}"
     figure = new_figure(
         9.6,
         4.8,
         f"Time of a call: batch {settings['batch_size']}, width {settings['d_model']}, "
-        f"{settings['n_heads']} heads, {settings['dtype']}, CPU threads {times.machine['threads']}",
+        f"{settings['n_heads']} heads, {settings['dtype']}, {where}",
     )
     axes = figure.add_subplot()
     for number, (name, row) in enumerate(times.milliseconds.items()):

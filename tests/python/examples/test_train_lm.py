@@ -1,6 +1,7 @@
 """examples/train_lm.py as a user runs it: a short training, its files, and its error messages."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,20 @@ def train_lm(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=300
     )
+
+
+@pytest.fixture
+def script(capsys, monkeypatch):
+    """Runs the script in this process, which has torch already: exit code, output, errors."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["train_lm.py", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            runpy.run_path(str(EXAMPLES / "train_lm.py"), run_name="__main__")
+        seen = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, stop.value.code, seen.out, seen.err)
+
+    return call
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +105,10 @@ def test_scripted_copies_give_the_same_logits(runs):
         assert f"{name}_scripted.pt saved and loaded again: the same" in result.stdout
 
 
-def test_own_text_and_dtype(tmp_path):
+def test_own_text_and_dtype(tmp_path, script):
     text = tmp_path / "text.txt"
     text.write_text("The quick brown fox jumps over the lazy dog. " * 50)
-    result = train_lm(
+    result = script(
         *SMALL,
         "--text",
         text,
@@ -130,25 +145,26 @@ def test_own_text_and_dtype(tmp_path):
         ),
     ],
 )
-def test_errors_are_one_clear_line(arguments, words, tmp_path):
-    result = train_lm(*SMALL, "--output", tmp_path, *arguments)
+def test_errors_are_one_clear_line(arguments, words, tmp_path, script, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    result = script(*SMALL, "--output", tmp_path, *arguments)
     assert result.returncode in (1, 2)
     assert "Traceback" not in result.stderr
     last = result.stderr.strip().splitlines()[-1]
     assert all(word in last for word in words), last
 
 
-def test_cuda_asked_for_but_absent(tmp_path):
+def test_cuda_asked_for_but_absent(tmp_path, script):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA device")
-    result = train_lm(*SMALL, "--output", tmp_path, "--device", "cuda")
+    result = script(*SMALL, "--output", tmp_path, "--device", "cuda")
     assert result.returncode == 1 and "no CUDA device" in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_help_names_every_choice():
-    result = train_lm("--help")
+def test_help_names_every_choice(script):
+    result = script("--help")
     assert result.returncode == 0
     for option in [
         "encodings",
@@ -164,10 +180,9 @@ def test_help_names_every_choice():
         assert f"--{option}" in result.stdout
 
 
-def test_windows_of_all_lengths_predict_the_same_bytes(monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
+def test_windows_of_all_lengths_predict_the_same_bytes():
     import torch
-    from lm import text
+    from posenc.training import text
 
     stretches = text.segments(torch.arange(1000), longest=64, total=320)
     assert stretches.shape == (5, 65)
@@ -179,9 +194,8 @@ def test_windows_of_all_lengths_predict_the_same_bytes(monkeypatch):
         assert torch.equal(targets.flatten(), stretches[:, 1:].flatten())
 
 
-def test_files_are_split_by_name(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    from lm import text
+def test_files_are_split_by_name(tmp_path):
+    from posenc.training import text
 
     for i in range(60):
         (tmp_path / f"{i}.txt").write_text(f"file {i} ")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
-from pathlib import Path
+from typing import Any
 
-import posenc
 import torch
 
+from .. import _build_info
+from .._machine import processor
 from .options import Settings
 from .text import Corpus
 from .train import Outcome
@@ -85,24 +85,13 @@ def findings(outcomes: list[Outcome], settings: Settings) -> list[str]:
     return notes
 
 
-def processor() -> str:
-    """The processor's name where the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def machine(settings: Settings) -> dict:
+def machine(settings: Settings) -> dict[str, Any]:
     """Versions and hardware; no name of the machine."""
     device = torch.device(settings.device)
     return {
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "posenc": posenc.__version__,
+        "posenc": _build_info.VERSION,
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -112,9 +101,10 @@ def machine(settings: Settings) -> dict:
     }
 
 
-def write_json(
-    path: Path, outcomes: list[Outcome], settings: Settings, corpus: Corpus, seconds: float
-) -> None:
+def results(
+    outcomes: list[Outcome], settings: Settings, corpus: Corpus, seconds: float
+) -> dict[str, Any]:
+    """Every figure, for JSON."""
     chosen = dataclasses.asdict(settings)
     chosen["text"] = [p.name for p in settings.text]
     chosen["output"] = settings.output.name
@@ -123,7 +113,7 @@ def write_json(
         figures = dataclasses.asdict(outcome)
         figures["growth"] = growth(outcome, settings)
         models[figures.pop("encoding")] = figures
-    content = {
+    return {
         "units": {"loss": "nats per byte", "length": "bytes", "time": "seconds"},
         "settings": chosen,
         "machine": machine(settings),
@@ -139,4 +129,3 @@ def write_json(
         "findings": findings(outcomes, settings),
         "seconds": seconds,
     }
-    path.write_text(json.dumps(content, indent=1) + "\n")

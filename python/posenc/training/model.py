@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import zlib
 
-import posenc
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ..absolute import LearnedPositionalEncoding, SinusoidalPositionalEncoding
+from ..attention import ALiBiAttention, RoPEAttention
 
 VOCABULARY = 256  # one token per byte
 
@@ -36,17 +38,17 @@ class PlainAttention(nn.Module):
 
 def make_attention(encoding: str, d_model: int, n_heads: int) -> nn.Module:
     if encoding == "rope":
-        return posenc.RoPEAttention(d_model, n_heads, is_causal=True)
+        return RoPEAttention(d_model, n_heads, is_causal=True)
     if encoding == "alibi":
-        return posenc.ALiBiAttention(d_model, n_heads, is_causal=True)
+        return ALiBiAttention(d_model, n_heads, is_causal=True)
     return PlainAttention(d_model, n_heads)
 
 
 def make_position(encoding: str, d_model: int, max_length: int) -> nn.Module:
     if encoding == "sinusoidal":
-        return posenc.SinusoidalPositionalEncoding(d_model)
+        return SinusoidalPositionalEncoding(d_model)
     if encoding == "learned":
-        return posenc.LearnedPositionalEncoding(max_length, d_model)
+        return LearnedPositionalEncoding(max_length, d_model)
     return nn.Identity()
 
 

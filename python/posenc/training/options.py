@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import NoReturn
+
+from .._arguments import positive, whole
 
 ENCODINGS = ("sinusoidal", "learned", "rope", "alibi", "none")
 DTYPES = ("float32", "bfloat16")
@@ -16,13 +20,13 @@ The text is the Python standard library's own sources, or files of your own (--t
 
 EPILOG = """\
 examples:
-  python examples/train_lm.py                               the whole comparison
-  python examples/train_lm.py --encodings rope alibi        only these two
-  python examples/train_lm.py --steps 20 --layers 2         a quick look
-  python examples/train_lm.py --text book.txt --device cuda"""
+  posenc train                                 the whole comparison, minutes on two cores
+  posenc train --encodings rope alibi          only these two
+  posenc train --steps 20 --layers 2           a quick look
+  posenc train --text book.txt --device cuda   another text, on a GPU"""
 
 
-class UserError(Exception):
+class UserError(ValueError):
     """Something the user can put right; shown as one line, without a traceback."""
 
 
@@ -46,41 +50,10 @@ class Settings:
     output: Path
 
 
-def whole(least: int):
-    """An argparse type: a whole number that is at least ``least``."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}") from None
-        if value < least:
-            raise argparse.ArgumentTypeError(f"expected at least {least}, got {value}")
-        return value
-
-    return parse
-
-
-def rate(text: str) -> float:
-    """An argparse type: a learning rate, above 0 and finite."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a finite number above 0, got {text}")
-    return value
-
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="train_lm.py",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Puts every choice on a command line."""
     add = parser.add_argument
-    positive = whole(1)
+    count = whole(1)
     add(
         "--encodings",
         nargs="+",
@@ -91,7 +64,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--train-length",
-        type=positive,
+        type=count,
         default=128,
         metavar="N",
         help="bytes in a training window (default: %(default)s)",
@@ -99,56 +72,56 @@ def make_parser() -> argparse.ArgumentParser:
     add(
         "--eval-lengths",
         nargs="+",
-        type=positive,
+        type=count,
         default=[128, 256, 512, 1024],
         metavar="N",
         help="window lengths of the validation loss (default: 128 256 512 1024)",
     )
     add(
         "--steps",
-        type=positive,
+        type=count,
         default=300,
         metavar="N",
         help="training steps of each model (default: %(default)s)",
     )
     add(
         "--batch-size",
-        type=positive,
+        type=count,
         default=32,
         metavar="N",
         help="windows in a step (default: %(default)s)",
     )
     add(
         "--d-model",
-        type=positive,
+        type=count,
         default=128,
         metavar="N",
         help="width of the model (default: %(default)s)",
     )
     add(
         "--layers",
-        type=positive,
+        type=count,
         default=4,
         metavar="N",
         help="Transformer blocks (default: %(default)s)",
     )
     add(
         "--heads",
-        type=positive,
+        type=count,
         default=4,
         metavar="N",
         help="attention heads (default: %(default)s)",
     )
     add(
         "--lr",
-        type=rate,
+        type=positive,
         default=3e-3,
         metavar="X",
         help="highest learning rate of AdamW (default: %(default)s)",
     )
     add(
         "--eval-bytes",
-        type=positive,
+        type=count,
         default=65536,
         metavar="N",
         help="validation bytes predicted at each length, roughly (default: %(default)s)",
@@ -175,7 +148,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add(
         "--threads",
-        type=positive,
+        type=count,
         default=None,
         metavar="N",
         help="CPU threads (default: as torch chooses)",
@@ -194,22 +167,24 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder of the results, made where missing (default: %(default)s)",
     )
-    return parser
 
 
-def parse(argv: list[str] | None = None) -> Settings:
-    """Read the command line. A bad one ends the program with status 2 and one line of reason."""
-    parser = make_parser()
-    given = vars(parser.parse_args(argv))
+def settings_of(given: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> Settings:
+    """The settings of a parsed command line.
+
+    Args:
+        refuse: ends the program, saying why (``parser.error``).
+    """
+    values = {field.name: getattr(given, field.name) for field in fields(Settings)}
     for name in ("encodings", "eval_lengths", "text"):
-        given[name] = tuple(dict.fromkeys(given[name]))  # once each, in the order given
-    given["eval_lengths"] = tuple(sorted(given["eval_lengths"]))
-    settings = Settings(**given)
+        values[name] = tuple(dict.fromkeys(values[name]))  # once each, in the order given
+    values["eval_lengths"] = tuple(sorted(values["eval_lengths"]))
+    settings = Settings(**values)
     if settings.d_model % settings.heads:
-        parser.error(f"--d-model {settings.d_model} is not a multiple of --heads {settings.heads}")
+        refuse(f"--d-model {settings.d_model} is not a multiple of --heads {settings.heads}")
     width = settings.d_model // settings.heads
     if "rope" in settings.encodings and width % 2:
-        parser.error(
+        refuse(
             f"rope rotates pairs of channels: the head width --d-model / --heads must be even, "
             f"got {settings.d_model} / {settings.heads} = {width}"
         )

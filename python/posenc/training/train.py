@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -11,8 +10,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from .._extras import progress
 from . import text
 from .options import Settings
 
@@ -60,13 +59,11 @@ def train(model: nn.Module, data: Tensor, settings: Settings, outcome: Outcome) 
     source = text.batches(
         data, settings.train_length, settings.batch_size, settings.steps, settings.seed
     )
-    bar = tqdm(
+    bar = progress(
         source,
         total=settings.steps,
         desc=f"{outcome.encoding:10}",
         unit="step",
-        dynamic_ncols=True,
-        mininterval=0.2 if sys.stderr.isatty() else 10.0,
     )
     tokens = settings.batch_size * settings.train_length
     start = time.perf_counter()
@@ -84,8 +81,8 @@ def train(model: nn.Module, data: Tensor, settings: Settings, outcome: Outcome) 
         outcome.train_seconds = time.perf_counter() - start
         outcome.tokens_per_second = tokens * (step + 1) / outcome.train_seconds
         speed = f"{outcome.tokens_per_second:,.0f} tokens/s"
-        bar.set_postfix_str(f"loss {outcome.train_losses[-1]:.3f}, {speed}", refresh=False)
-    bar.close()
+        if hasattr(bar, "set_postfix_str"):
+            bar.set_postfix_str(f"loss {outcome.train_losses[-1]:.3f}, {speed}", refresh=False)
 
 
 @torch.no_grad()
