@@ -25,9 +25,13 @@ def _distances(distances: Sequence[float] | Tensor) -> Tensor:
 
 def _basis(layer: nn.Module, width: int, length: int) -> Tensor:
     """(width, length, H, width), or with time on the layer's axis: every unit vector at every
-    position, for as many heads as the layer tells apart."""
+    position, for as many heads as the layer tells apart, where the layer's parameters are."""
     heads = getattr(layer, "n_heads", None) or 1
-    units = torch.eye(width, dtype=torch.float64)[:, None, None, :].expand(-1, length, heads, -1)
+    parameter = next(layer.parameters(), None)
+    unit = torch.eye(
+        width, dtype=torch.float64, device=None if parameter is None else parameter.device
+    )
+    units = unit[:, None, None, :].expand(-1, length, heads, -1)
     seq_dim = getattr(layer, "seq_dim", 1)
     return units if seq_dim in (1, -3) else units.transpose(1, 2)
 
@@ -41,6 +45,7 @@ def _heads_first(x: Tensor, layer: nn.Module) -> Tensor:
 def _rotated_scores(layer: nn.Module, width: int, distances: Tensor) -> Tensor:
     """(H, n): sum over the unit vectors e of (R_distance e) . (R_0 e), with the layer's own R."""
     units = _basis(layer, width, distances.numel())
+    distances = on_each_axis(layer, distances.to(units.device))
     zeros = torch.zeros_like(distances)
     if type(layer).__name__ == "XPosRotaryEmbedding":
         q = layer(units, distances)
@@ -50,7 +55,14 @@ def _rotated_scores(layer: nn.Module, width: int, distances: Tensor) -> Tensor:
     else:
         q, k = layer(units, distances), layer(units, zeros)
     q, k = _heads_first(q, layer), _heads_first(k, layer)
-    return (q * k).sum(dim=(1, 3))
+    return (q * k).sum(dim=(1, 3)).cpu()
+
+
+def on_each_axis(layer: nn.Module, positions: Tensor) -> Tensor:
+    """Positions (L) as the layer takes them: with several axes (M-RoPE) those of text, where all
+    axes agree."""
+    axes = getattr(layer, "axes", None)
+    return positions if axes is None else positions.expand(max(axes) + 1, 1, -1)
 
 
 def _width_of(layer: nn.Module) -> int:
@@ -70,7 +82,8 @@ def expected_scores(
 
     * RoPE and its relatives: ``E[(R_d q) . q] / sqrt(D)``, from the layer's own rotation of every
       unit vector (for plain RoPE ``2 sum_i cos(d f_i) / sqrt(D)``). A layer whose frequencies
-      depend on the length has those of a sequence as long as the largest distance.
+      depend on the length has those of a sequence as long as the largest distance; one of several
+      axes (M-RoPE) has the positions of text, where the axes agree.
     * ALiBi: ``sqrt(D) - slope d``, from the operator's bias.
     * Tables that are added to the embeddings: ``(D + PE_p . PE_(p+d)) / sqrt(D)`` with D = d_model,
       the mean over all p that the table has.
@@ -114,7 +127,7 @@ def expected_scores(
                 torch.cat([torch.zeros(1, dtype=where.dtype), where]),
             )[0]
             return (width + rows[1:] @ rows[0])[None] / math.sqrt(width), _plain(width)
-        if getattr(encoding, "axes", None) is not None or not hasattr(encoding, "inv_freq"):
+        if hasattr(encoding, "n_axes") or not hasattr(encoding, "inv_freq"):
             raise ValueError(
                 f"{_WHERE}: expected an encoding of one position axis, got "
                 f"{type(encoding).__name__}; expected_scores_on_grid serves two"
@@ -165,7 +178,8 @@ def expected_scores_on_grid(layer: nn.Module, reach: int = 16) -> tuple[Tensor, 
     extra = layer.n_prefix + layer.n_suffix
     units = _basis(layer, width, side * side + extra)
     with torch.no_grad():
-        rows = _heads_first(layer(units, torch.stack([y, x])), layer)
+        grid = torch.stack([y, x]).to(units.device)
+        rows = _heads_first(layer(units, grid), layer).cpu()
     rows = rows[:, :, layer.n_prefix : rows.size(2) - layer.n_suffix]
     middle = rows[:, :, (side * side) // 2]
     scores = torch.einsum("hbld,hbd->hl", rows, middle)

@@ -4,7 +4,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..functional import rope_inv_freq
@@ -127,7 +126,12 @@ def analyze_rope(
     """
     where = "analyze_rope"
     rope = getattr(rope, "rope", rope)
-    if not hasattr(rope, "inv_freq") or not hasattr(rope, "forward") or hasattr(rope, "spacing"):
+    if (
+        not hasattr(rope, "inv_freq")
+        or not hasattr(rope, "forward")
+        or hasattr(rope, "spacing")
+        or hasattr(rope, "n_axes")
+    ):
         raise TypeError(f"{where}: expected a RoPE layer, got {type(rope).__name__}")
     if trained_length is None:
         trained_length = known_length(rope) or 4096
@@ -140,13 +144,9 @@ def analyze_rope(
     plain = rope_inv_freq(rotary_dim + rotary_dim % 2, rope.base)
     waves = [2 * math.pi / f if f else math.inf for f in inv_freq]
     distances = [d for d in (1, 10, 100, 1000, 10000, 100000) if d < length]
-    if getattr(rope, "axes", None) is None:
-        reached = [0, *distances, length - 1]
-        with torch.no_grad():
-            scores = expected_scores(rope, reached)[0].mean(0)
-        decay = {d: (scores[i] - scores[0]).item() for i, d in enumerate(reached) if i}
-    else:
-        decay = {}  # several axes: see expected_scores_on_grid
+    reached = [0, *distances, length - 1]
+    scores = expected_scores(rope, reached)[0].mean(0)
+    decay = {d: (scores[i] - scores[0]).item() for i, d in enumerate(reached) if i}
     figures = RopeFigures(
         rope_type=getattr(rope, "rope_type", "default"),
         base=float(rope.base),

@@ -21,7 +21,7 @@ from .absolute import (
 )
 from .attention import alibi_blocks, compare_attention_patterns, score_decay, visualize_alibi
 from .benchmark import benchmark_lines
-from .rotary import grid_decay, rope_wavelengths, visualize_rope
+from .rotary import grid_decay, query_temperature, rope_wavelengths, visualize_rope
 from .training import loss_by_length
 
 
@@ -52,6 +52,7 @@ PICTURES: dict[str, Picture] = {
         rope_wavelengths, "every RoPE scaling's wavelengths against the trained length"
     ),
     "grid": Picture(grid_decay, "RoPE on rows and columns: score by offset"),
+    "temperature": Picture(query_temperature, "factor on the queries by position (Llama 4)"),
     "decay": Picture(score_decay, "expected score of a similar key by its distance"),
     "alibi": Picture(visualize_alibi, "ALiBi's slopes and biases"),
     "attention": Picture(compare_attention_patterns, "weights of RoPE and ALiBi attention"),
@@ -70,6 +71,7 @@ __all__ = [
     "grid_decay",
     "loss_by_length",
     "position_similarity",
+    "query_temperature",
     "rope_wavelengths",
     "score_decay",
     "visualize_alibi",

@@ -52,6 +52,7 @@ def benchmark_lines(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.set_xlabel("length (tokens)")
     axes.set_ylabel("time of a call (ms)")

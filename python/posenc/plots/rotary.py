@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..analysis.decay import expected_scores, expected_scores_on_grid
+from ..analysis.decay import expected_scores, expected_scores_on_grid, on_each_axis
 from ..analysis.frequencies import analyze_rope, example_scalings
-from ..rotary import AxialRotaryEmbedding, MixedRotaryEmbedding, RotaryPositionalEmbedding
+from ..rotary import (
+    AxialRotaryEmbedding,
+    MixedRotaryEmbedding,
+    QueryTemperature,
+    RotaryPositionalEmbedding,
+)
 from ._figure import finish, heatmap, line_style, mark_length, new_figure, picture
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ def _pair_planes(rope: nn.Module, positions: Tensor) -> tuple[Tensor, Tensor]:
     sin_at = cos_at + (1 if paired else n)
     units = torch.zeros(n, positions.numel(), 1, width, dtype=torch.float64)
     units[pairs, :, 0, first] = 1.0
+    positions = on_each_axis(rope, positions)
     if getattr(rope, "seq_dim", 1) in (2, -2):
         out = rope(units.transpose(1, 2), positions).transpose(1, 2)[:, :, 0]
     else:
@@ -52,16 +58,15 @@ def visualize_rope(
     All of it is read off the layer: it rotates unit vectors.
 
     Args:
-        rope: `RotaryPositionalEmbedding` of one position axis, or `RoPEAttention`; None: width 64.
+        rope: `RotaryPositionalEmbedding` or `RoPEAttention`; None: width 64. With several position
+            axes (M-RoPE) the positions are those of text, where the axes agree.
         seq_len: positions of the first two pictures.
         save: file to write (.png, .svg, .pdf).
     """
     where = "visualize_rope"
     rope = RotaryPositionalEmbedding(64) if rope is None else getattr(rope, "rope", rope)
-    if not isinstance(rope, RotaryPositionalEmbedding) or rope.axes is not None:
-        raise TypeError(
-            f"{where}: expected a RotaryPositionalEmbedding of one position axis, got {rope}"
-        )
+    if not isinstance(rope, RotaryPositionalEmbedding):
+        raise TypeError(f"{where}: expected a RotaryPositionalEmbedding, got {type(rope).__name__}")
     if seq_len < 2:
         raise ValueError(f"{where}: expected seq_len >= 2, got {seq_len}")
     n = len(rope.inv_freq)
@@ -225,4 +230,48 @@ def grid_decay(
         axes.set_title(name)
         axes.set_xlabel("columns from the query")
         axes.set_ylabel("rows from the query")
+    return finish(figure, save)
+
+
+@picture
+def query_temperature(
+    layers: Mapping[str, nn.Module] | None = None,
+    *,
+    reach: int = 131072,
+    save: str | os.PathLike[str] | None = None,
+) -> "Figure":
+    """By how much queries are scaled at each position, where a model does that.
+
+    Args:
+        layers: name -> `QueryTemperature`; None: those of Llama 4 and of Ministral 3.
+        reach: positions.
+        save: file to write (.png, .svg, .pdf).
+    """
+    where = "query_temperature"
+    if reach < 2:
+        raise ValueError(f"{where}: expected reach >= 2, got {reach}")
+    if layers is None:
+        layers = {
+            "Llama 4": QueryTemperature(),
+            "Ministral 3": QueryTemperature(0.1, 16384, 0),
+        }
+    if not layers:
+        raise ValueError(f"{where}: expected at least one layer, got none")
+    positions = torch.linspace(0, reach - 1, 4097, dtype=torch.float64).round().long()
+    figure = new_figure(7.2, 4.2)
+    axes = figure.add_subplot()
+    for number, (name, layer) in enumerate(layers.items()):
+        ones = torch.ones(1, positions.numel(), 1, 1, dtype=torch.float64)
+        if getattr(layer, "seq_dim", 1) in (2, -2):
+            ones = ones.transpose(1, 2)
+        with torch.no_grad():
+            factor = layer(ones, positions).flatten()
+        axes.plot(positions, factor, label=name, drawstyle="steps-post", **line_style(number))
+    axes.set_title("Temperature of the queries")
+    axes.set_xlabel("position")
+    axes.set_ylabel("factor on the query")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.margins(x=0)
+    axes.grid()
+    axes.legend(loc="lower right")
     return finish(figure, save)

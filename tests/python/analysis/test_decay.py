@@ -58,6 +58,13 @@ def test_scalings_with_factor_and_length():
     torch.testing.assert_close(expected_scores(rope, DISTANCES)[0][0], want, rtol=0, atol=1e-11)
 
 
+def test_axes_that_agree_are_one():
+    options = {"axes": [0, 1, 2, 0, 1, 2, 0, 0]}
+    got = expected_scores(posenc.RotaryPositionalEmbedding(16, **options), DISTANCES)[0]
+    want = expected_scores(posenc.RotaryPositionalEmbedding(16), DISTANCES)[0]
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+
+
 def test_xpos_fades():
     scores, _ = expected_scores(posenc.XPosRotaryEmbedding(16), DISTANCES)
     inv_freq = reference.rope_inv_freq(16)

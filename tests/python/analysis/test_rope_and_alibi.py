@@ -80,6 +80,7 @@ def test_the_other_rope_layers():
             TypeError,
             ["Sinusoidal"],
         ),
+        (lambda: analysis.analyze_rope(posenc.AxialRotaryEmbedding(8)), TypeError, ["Axial"]),
         (
             lambda: analysis.analyze_rope(posenc.RotaryPositionalEmbedding(8), 0),
             ValueError,

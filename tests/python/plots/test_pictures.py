@@ -180,6 +180,7 @@ def test_the_rope_picture_reads_the_layer():
         {},
         {"interleaved": False, "seq_dim": 2},
         {"interleaved": False, "interleaved_out": True},
+        {"axes": [0, 1, 2, 0, 1, 2, 0, 0]},
     ):
         rope = posenc.RotaryPositionalEmbedding(
             32, scaling=scaling, rotary_dim=16, rotary_start=4, **options
@@ -223,6 +224,16 @@ def test_wavelengths_and_decay_read_the_layers(figures):
     scores = analysis.expected_scores(rope, list(x))[0][0]
     np.testing.assert_allclose(axes.lines[0].get_ydata(), scores - scores[0])
     np.testing.assert_allclose(axes.lines[1].get_ydata(), -0.0625 * np.array(x))
+
+
+def test_temperature_is_the_layer_s():
+    layer = posenc.QueryTemperature(0.3, 10.0, seq_dim=2)
+    figure = plots.query_temperature({"q": layer}, reach=40)
+    line = figure.axes[0].lines[0]
+    positions = torch.as_tensor(np.asarray(line.get_xdata()))
+    want = 1 + 0.3 * torch.log1p(torch.floor((positions + 1) / 10.0).double())
+    np.testing.assert_allclose(line.get_ydata(), want, atol=1e-7)
+    assert positions.min() == 0 and positions.max() == 39
 
 
 def test_alibi_shows_the_operator_s_bias_and_the_layer_s_slopes():
@@ -286,6 +297,8 @@ def test_the_grid_is_drawn_as_computed():
         (lambda: plots.visualize_rope(seq_len=1), ValueError, ["seq_len", "1"]),
         (lambda: plots.rope_wavelengths({}), ValueError, ["at least one"]),
         (lambda: plots.grid_decay({}), ValueError, ["at least one"]),
+        (lambda: plots.query_temperature({}), ValueError, ["at least one"]),
+        (lambda: plots.query_temperature(reach=1), ValueError, ["reach", "1"]),
         (lambda: plots.compare_attention_patterns(layers={}), ValueError, ["at least one"]),
         (lambda: plots.score_decay(reach=1), ValueError, ["reach", "1"]),
     ],
