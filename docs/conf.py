@@ -1,7 +1,10 @@
 """Sphinx configuration; `make docs` builds, with warnings as errors."""
 
+import contextlib
 import importlib
 import inspect
+import io
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,6 +14,7 @@ sys.path[:0] = [str(ROOT / "python"), str(ROOT / "docs")]
 
 import cpp_reference  # noqa: E402
 import posenc  # noqa: E402
+import posenc.cli  # noqa: E402
 from docutils import nodes  # noqa: E402
 from sphinx import addnodes  # noqa: E402
 
@@ -47,7 +51,7 @@ default_role = "py:obj"
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:.*", r"(torch|nn|transformers|collections|typing|numpy|matplotlib)\..*"),
-    ("py:class", r"(Tensor|Figure|os\.PathLike|optional|.*\.(_MODEL|cuda_cases\.Sizes))"),
+    ("py:class", r"(Tensor|Figure|os\.PathLike|pathlib\.Path|optional|.*\.(_MODEL|cuda_cases\.Sizes))"),
     ("cpp:.*", r".*"),  # names of torch and the standard library
 ]
 add_module_names = False
@@ -78,6 +82,7 @@ WITH_PUBLIC_NAMES = (
     "posenc.analysis",
     "posenc.plots",
     "posenc.benchmark",
+    "posenc.training",
     "posenc.integrations.transformers",
 )
 #: Files that a page includes where they exist, and what stands there otherwise.
@@ -86,12 +91,22 @@ OPTIONAL_FILES = {
 }
 
 
+def help_of(match):
+    """What a command's --help prints, as a block of text."""
+    os.environ["COLUMNS"] = "100"
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        posenc.cli.main([*match[1].split()[1:], "--help"])
+    return f"```text\n{said.getvalue().rstrip()}\n```"
+
+
 def adapt(app, docname, source):
     """Leaves out what this checkout or this machine does not have."""
     for name, otherwise in OPTIONAL_FILES.items():
         if not (ROOT / name).exists():
             block = rf"^```\{{include\}} \.\./{re.escape(name)}\n.*?^```$"
             source[0] = re.sub(block, otherwise, source[0], flags=re.MULTILINE | re.DOTALL)
+    source[0] = re.sub(r"^```\{command-help\} (.*)\n```$", help_of, source[0], flags=re.MULTILINE)
     if docname == "api/cpp" and WITH_DOXYGEN:
         source[0] = cpp_reference.expand(source[0], DOXYGEN_XML)
     elif docname == "api/cpp":

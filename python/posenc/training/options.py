@@ -32,6 +32,27 @@ class UserError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
+    """What a run does; ``posenc train --help`` has the defaults.
+
+    Attributes:
+        encodings: names of those to train.
+        train_length: bytes of a training window.
+        eval_lengths: lengths at which the loss is measured.
+        steps: of training, each on ``batch_size`` windows.
+        batch_size: windows of a step.
+        d_model: width of the model.
+        layers: its layers.
+        heads: its heads.
+        lr: highest learning rate of AdamW.
+        eval_bytes: validation bytes predicted at each length, roughly.
+        text: files or folders to learn from; empty: the sources of Python's standard library.
+        device: as torch names it.
+        dtype: of the computation.
+        threads: of torch; None: its own choice.
+        seed: of weights and windows.
+        output: folder for the results.
+    """
+
     encodings: tuple[str, ...]
     train_length: int
     eval_lengths: tuple[int, ...]

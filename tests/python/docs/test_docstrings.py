@@ -109,6 +109,7 @@ def test_layer_describes_each_argument(name, layer):
         "posenc.cpp",
         "posenc.integrations.transformers",
         "posenc.plots",
+        "posenc.training",
     ],
 )
 def test_public_name_has_a_docstring(where):

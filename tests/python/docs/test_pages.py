@@ -20,6 +20,7 @@ MODULES = [
     "posenc.analysis",
     "posenc.plots",
     "posenc.benchmark",
+    "posenc.training",
 ]
 #: Modules whose functions ``posenc`` also has under a shorter name.
 SHORTENED = ("posenc.functional", "posenc.analysis", "posenc.plots", "posenc.benchmark")
@@ -45,7 +46,11 @@ def documented() -> set[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_reference_has_every_public_name_and_no_other(module):
-    needs = {"posenc.integrations.transformers": "transformers", "posenc.plots": "matplotlib"}
+    needs = {
+        "posenc.integrations.transformers": "transformers",
+        "posenc.plots": "matplotlib",
+        "posenc.training": "matplotlib",
+    }
     pytest.importorskip(needs.get(module, "torch"))
     public = set(importlib.import_module(module).__all__)
     found = {name.rpartition(".")[2] for name in documented() if name.rpartition(".")[0] == module}
@@ -151,6 +156,15 @@ def test_links_and_includes_lead_somewhere(page):
         assert (page.parent / target).exists(), target
     for target in re.findall(r":doc:`(?:[^`<]*<)?([^`>]+)>?`", text):
         assert any((page.parent / f"{target}{end}").exists() for end in (".md", ".rst")), target
+
+
+def test_command_line_page_has_every_command():
+    from posenc.cli import build_parser
+
+    page = (DOCS / "command.md").read_text()
+    shown = re.findall(r"^```\{command-help\} posenc ?(\w*)$", page, re.MULTILINE)
+    (commands,) = [a for a in build_parser()._actions if a.dest == "command"]
+    assert shown == ["", *commands.choices]
 
 
 def test_pages_name_what_exists():
