@@ -50,8 +50,8 @@ smartquotes = False
 default_role = "py:obj"
 nitpicky = True
 nitpick_ignore_regex = [
-    ("py:.*", r"(torch|nn|transformers|collections|typing|numpy|matplotlib)\..*"),
-    ("py:class", r"(Tensor|Figure|os\.PathLike|pathlib\.Path|optional|.*\.(_MODEL|cuda_cases\.Sizes))"),
+    ("py:.*", r"(torch|nn|transformers|collections|typing|numpy|matplotlib|os|pathlib)\..*"),
+    ("py:class", r"(Tensor|Figure|optional|.*\.(_MODEL|cuda_cases\.Sizes))"),
     ("cpp:.*", r".*"),  # names of torch and the standard library
 ]
 add_module_names = False
