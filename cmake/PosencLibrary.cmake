@@ -6,6 +6,9 @@ file(GLOB POSENC_SOURCES CONFIGURE_DEPENDS csrc/posenc/*/*.cpp)
 set(POSENC_SIMD_SOURCES ${POSENC_SOURCES})
 list(FILTER POSENC_SIMD_SOURCES INCLUDE REGEX "_simd\\.cpp$")
 list(FILTER POSENC_SOURCES EXCLUDE REGEX "_(simd|cuda)\\.cpp$")
+if(POSENC_WITH_CUDA)
+  file(GLOB POSENC_CUDA_SOURCES CONFIGURE_DEPENDS csrc/posenc/*/*.cu csrc/posenc/*/*_cuda.cpp)
+endif()
 
 set(POSENC_WARNINGS -Wall -Wextra -Werror)
 
@@ -50,6 +53,15 @@ target_compile_options(posenc PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${POSENC_WARNING
 # A program that only loads TorchScript names no symbol of posenc, and must still load it for its operators.
 target_link_options(posenc INTERFACE -Wl,--no-as-needed)
 if(POSENC_WITH_CUDA)
-  target_link_libraries(posenc PRIVATE posenc_torch::torch_cuda posenc_torch::c10_cuda CUDA::cudart)
-  target_compile_definitions(posenc PRIVATE POSENC_WITH_CUDA)
+  # The runtime (libcudart) comes by way of libc10_cuda and is not named here: a wheel keeps it in a folder of its own, LibTorch's
+  # archive under a name of its own, and a second runtime in the process would not see the first one's errors. So CMake adds none
+  # (by default it would link a static one), and the C++ compiler links.
+  set_target_properties(posenc PROPERTIES CUDA_RUNTIME_LIBRARY None LINKER_LANGUAGE CXX)
+  target_link_libraries(posenc PRIVATE posenc_torch::torch_cuda posenc_torch::c10_cuda)
+  set_source_files_properties(${POSENC_CUDA_SOURCES} PROPERTIES INCLUDE_DIRECTORIES "${CUDAToolkit_INCLUDE_DIRS}")
+  target_link_options(posenc PRIVATE -Wl,--no-as-needed)
+  # Warnings of the host side are errors as in the rest; nvcc's own as well. --expt-relaxed-constexpr: constexpr functions of the
+  # standard library count as device code.
+  target_compile_options(posenc PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Werror,-Wno-unused-parameter
+    -Werror=all-warnings --expt-relaxed-constexpr -lineinfo>)
 endif()

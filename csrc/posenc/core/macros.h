@@ -10,3 +10,10 @@
 #else
 #define POSENC_HD
 #endif
+
+/// In front of a loop of constant length over registers, which a CUDA kernel must not index.
+#if defined(__CUDA_ARCH__)
+#define POSENC_UNROLL _Pragma("unroll")
+#else
+#define POSENC_UNROLL
+#endif

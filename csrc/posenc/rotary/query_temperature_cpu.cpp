@@ -1,8 +1,7 @@
 #include <ATen/ops/empty_like.h>
 #include <posenc/rotary/query_temperature.h>
+#include <posenc/rotary/query_temperature_math.h>
 #include <torch/library.h>
-
-#include <cmath>
 
 namespace posenc::rotary {
 namespace {
@@ -15,8 +14,7 @@ at::Tensor temperature_factor_cpu(const at::Tensor& positions, double beta, doub
   auto* out = factor.mutable_data_ptr<double>();
   for (int64_t i = 0; i < rows.numel(); ++i) {
     // libm's logarithm: the same bits for a position wherever it stands, on any instruction set.
-    const double step = std::floor((position[i] + shift) / floor_scale);
-    out[i] = step <= 0 ? 1.0 : 1.0 + beta * std::log1p(step);
+    out[i] = temperature_at(position[i], beta, floor_scale, shift);
   }
   return factor;
 }
