@@ -2,7 +2,6 @@
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty_like.h>
-#include <c10/util/SmallVector.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/parallel.h>
 #include <posenc/rotary/rotary_schema.h>
@@ -11,109 +10,23 @@
 #include <algorithm>
 
 namespace posenc::rotary {
-namespace {
-
-struct Axis {
-  int64_t size, x_stride, y_stride;
-};
-
-using Parts = c10::SmallVector<RotaryPart, 4>;
-
-/// The axes that are neither batch, time nor channel, with neighbours merged where both tensors
-/// allow it.
-std::vector<Axis> head_axes(const at::Tensor& x, const at::Tensor& y, int64_t batch,
-                            int64_t seq_dim) {
-  std::vector<Axis> axes;
-  for (int64_t d = 0; d < x.dim() - 1; ++d) {
-    if (d == batch || d == seq_dim || x.size(d) == 1) {
-      continue;
-    }
-    const Axis axis{x.size(d), x.stride(d), y.stride(d)};
-    if (!axes.empty() && axes.back().x_stride == axis.size * axis.x_stride &&
-        axes.back().y_stride == axis.size * axis.y_stride) {
-      axes.back() = {axes.back().size * axis.size, axis.x_stride, axis.y_stride};
-    } else {
-      axes.push_back(axis);
-    }
-  }
-  return axes;
-}
-
-/// Appends the target as parts of one head axis each: where axes could not be merged, one part for
-/// each index of those in front.
-void add_parts(Parts& parts, RotaryPart part, const std::vector<Axis>& axes, size_t depth,
-               int64_t element) {
-  if (depth + 1 >= axes.size()) {
-    const Axis last = axes.empty() ? Axis{1, 0, 0} : axes.back();
-    part.heads = last.size;
-    part.xs.head = last.x_stride;
-    part.ys.head = last.y_stride;
-    parts.push_back(part);
-    return;
-  }
-  const Axis& axis = axes[depth];
-  for (int64_t i = 0; i < axis.size; ++i) {
-    RotaryPart slice = part;
-    slice.x = static_cast<const char*>(part.x) + i * axis.x_stride * element;
-    slice.y = static_cast<char*>(part.y) + i * axis.y_stride * element;
-    add_parts(parts, slice, axes, depth + 1, element);
-  }
-}
-
-/// `batch` is the batch axis; −1 for none, or one that counts as heads.
-void add_parts(Parts& parts, const RotaryTarget& target, int64_t batch) {
-  const at::Tensor &x = target.x, &y = target.y;
-  RotaryPart part{};
-  part.x = x.const_data_ptr();
-  part.y = y.mutable_data_ptr();
-  part.head_dim = x.size(-1);
-  part.xs = {batch < 0 ? 0 : x.stride(batch), x.stride(target.seq_dim), 0, x.stride(-1)};
-  part.ys = {batch < 0 ? 0 : y.stride(batch), y.stride(target.seq_dim), 0, y.stride(-1)};
-  part.copied = target.copied;
-  add_parts(parts, part, head_axes(x, y, batch, target.seq_dim), 0, x.element_size());
-}
-
-int64_t batch_axis(const RotaryTarget& target) {
-  return core::batch_dim(target.seq_dim, target.x.dim());
-}
-
-int64_t batch_size(const RotaryTarget& target) {
-  const int64_t axis = batch_axis(target);
-  return axis < 0 ? 1 : target.x.size(axis);
-}
-
-}  // namespace
 
 void run_rotation(at::ArrayRef<RotaryTarget> targets, RotaryParams p) {
-  p.seq = targets[0].x.size(targets[0].seq_dim);
-  p.batch = batch_size(targets[0]);
-  const bool one_batch = std::all_of(targets.begin() + 1, targets.end(), [&](const auto& target) {
-    return batch_size(target) == p.batch;
-  });
-  if (!one_batch) {
-    p.batch = 1;
-  }
-  Parts parts;
-  int64_t row = 0;  // elements of one token
-  for (const RotaryTarget& target : targets) {
-    if (target.x.numel() == 0) {
-      continue;
-    }
-    row += target.x.numel() / (p.batch * p.seq);
-    add_parts(parts, target, one_batch ? batch_axis(target) : -1);
-  }
-  if (parts.empty()) {
+  const RotaryWork work = share_out(targets);
+  if (work.parts.empty()) {
     return;
   }
-  p.parts = parts.data();
-  p.n_parts = static_cast<int64_t>(parts.size());
+  p.seq = work.seq;
+  p.batch = work.batch;
+  p.parts = work.parts.data();
+  p.n_parts = static_cast<int64_t>(work.parts.size());
   // Short inputs with much work a row still give every thread something.
   const int64_t rows_per_thread =
       (p.seq * p.batch + at::get_num_threads() - 1) / at::get_num_threads();
   p.seq_block = std::clamp<int64_t>(std::min(rows_per_thread, p.seq), 1, kMaxSeqBlock);
   const int64_t blocks = (p.seq + p.seq_block - 1) / p.seq_block;
   const auto rotate = rotary_kernels().rotate(targets[0].x.scalar_type());
-  core::parallel_tasks(blocks * p.batch, p.seq_block * row,
+  core::parallel_tasks(blocks * p.batch, p.seq_block * work.row,
                        [&](int64_t begin, int64_t end) { rotate(p, begin, end); });
 }
 

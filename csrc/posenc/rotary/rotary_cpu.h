@@ -1,17 +1,9 @@
 #pragma once
 
 #include <posenc/rotary/rotary_args.h>
-#include <posenc/rotary/rotary_kernels.h>
+#include <posenc/rotary/rotary_parts.h>
 
 namespace posenc::rotary {
-
-/// One tensor of a call, any rank and strides, and where its result goes; y may be x.
-struct RotaryTarget {
-  const at::Tensor& x;
-  const at::Tensor& y;
-  int64_t seq_dim;
-  bool copied = false;  ///< passes as it is
-};
 
 /// Runs the loops over tensors of one dtype and length: brings any rank and any strides to (batch,
 /// seq, head, channel) and shares the blocks between threads. `params` holds everything but the

@@ -1,4 +1,4 @@
-// rotary_embedding_qkv: schema, and what serves every backend. The kernel (rotary_qkv_cpu.cpp)
+// rotary_embedding_qkv: schema, and what serves every backend. The kernel (rotary_entries.h)
 // writes rotated heads and v in one pass; elsewhere it is rotary_embedding of the front heads
 // beside the others.
 
