@@ -63,6 +63,7 @@ test:
 test-cpp:
 	@echo "== GoogleTest, through ctest =="
 	@$(PY) tests/check_symbols.py $(BUILD)
+	@$(PY) tests/check_kernels.py python/posenc/lib/libposenc.so
 	@cd $(BUILD) && $(abspath $(VENV))/bin/ctest --output-on-failure --no-tests=error --parallel 2
 
 test-python:
@@ -101,11 +102,11 @@ wheel: env
 
 lint:
 	@command -v ruff >/dev/null && ruff check . && ruff format --check . || echo "lint: no ruff on PATH"
-	@command -v clang-format >/dev/null && git ls-files 'csrc/*.h' 'csrc/*.cpp' 'tests/*.cpp' | xargs clang-format --dry-run -Werror \
+	@command -v clang-format >/dev/null && git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'tests/*.cpp' | xargs clang-format --dry-run -Werror \
 	    || echo "lint: no clang-format on PATH"
 
 format:
-	@ruff format . && ruff check --fix . ; git ls-files 'csrc/*.h' 'csrc/*.cpp' 'tests/*.cpp' | xargs clang-format -i
+	@ruff format . && ruff check --fix . ; git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'tests/*.cpp' | xargs clang-format -i
 
 clean:
 	rm -rf build dist demo_out python/posenc/lib python/posenc/*.so python/posenc/_build_info.py python/*.egg-info
