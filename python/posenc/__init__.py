@@ -43,6 +43,12 @@ if _release(_build_info.TORCH_VERSION) != _release(_torch.__version__):
         f"{_release(_build_info.TORCH_VERSION)}."
     )
 
+if _build_info.CUDA and _torch.version.cuda is None:
+    raise ImportError(
+        f"posenc {_build_info.VERSION} was built with CUDA kernels, but torch {_torch.__version__} "
+        f"is a build without CUDA, whose libraries they need. {_HOW_TO_BUILD}"
+    )
+
 try:
     from . import _C
 except ImportError as _error:

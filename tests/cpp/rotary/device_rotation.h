@@ -5,7 +5,9 @@
 
 #include <posenc/rotary/rotary_device.h>
 
+#include <array>
 #include <cmath>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -73,6 +75,9 @@ struct Rotation {
   bool by_ids = false, real = false, narrow_ids = false;
   int64_t offset = 0;
   HostGpu::Order order = HostGpu::kForwards;
+  /// Tables (n_rows, n or 2n), or with `gathered` rows (batch, seq, …), instead of frequencies.
+  bool tables = false, wide_tables = false, gathered = false, half_tables = false;
+  int64_t n_rows = 0;
 
   int pack = 0;  ///< set by run
   int64_t wide = 0;
@@ -146,13 +151,16 @@ struct Rotation {
       p.freq_batch = per_batch ? n : 0;
       p.freq_head = per_head ? n : 0;
     }
+    if (tables) {
+      set_tables(p, gpu, random);
+    }
     pack = rotary::choose_pack(p, sizeof(T));
     for (int64_t first = 0; first < std::max<int64_t>(n, 1);) {
       p.first_pair = static_cast<int32_t>(first);
       p.n_here = static_cast<int32_t>(
-          std::min<int64_t>(n - first, rotary::RotaryDeviceParams::kMostFrequencies));
+          tables ? n : std::min<int64_t>(n - first, rotary::RotaryDeviceParams::kMostFrequencies));
       p.copies_rest = first == 0;
-      for (int i = 0; i < p.n_here; ++i) {
+      for (int i = 0; i < p.n_here && !tables; ++i) {
         const int axis = axes.empty() ? 0 : axes[first + i];
         if (on_device) {
           p.axis[i] = static_cast<uint8_t>(axis);
@@ -170,6 +178,58 @@ struct Rotation {
   }
 
  private:
+  std::vector<float> cos_table, sin_table;
+  std::vector<core::BFloat16> cos_half, sin_half;
+
+  int64_t width() const { return wide_tables ? 2 * n : n; }
+
+  void set_tables(rotary::RotaryDeviceParams& p, HostGpu& gpu, std::mt19937& random) {
+    std::normal_distribution<float> normal;
+    const int64_t size = (gathered ? batch * seq : n_rows) * width();
+    const auto fill = [&](std::vector<float>& table, std::vector<core::BFloat16>& half,
+                          const void*& data, core::Dtype& dtype, int64_t& batch_stride,
+                          int64_t& seq_stride, int64_t& last) {
+      for (int64_t i = 0; i < size; ++i) {
+        half.push_back(core::from_compute<core::BFloat16>(normal(random)));
+        table.push_back(core::to_compute(half.back()));
+      }
+      half_tables ? gpu.readable(half.data(), size, "table")
+                  : gpu.readable(table.data(), size, "table");
+      data = half_tables ? static_cast<const void*>(half.data()) : table.data();
+      dtype = half_tables ? core::Dtype::kBFloat16 : core::Dtype::kFloat;
+      batch_stride = gathered ? seq * width() : 0;
+      seq_stride = width();
+      last = 1;
+    };
+    rotary::RotaryDeviceTables& t = p.tables;
+    fill(cos_table, cos_half, t.cos, t.cos_dtype, t.cos_batch, t.cos_seq, t.cos_last);
+    fill(sin_table, sin_half, t.sin, t.sin_dtype, t.sin_batch, t.sin_seq, t.sin_last);
+    t.n_rows = gathered ? seq : n_rows;
+    t.wide = wide_tables;
+    t.wide_interleaved = interleaved_in;
+  }
+
+  /// cos of the first channel, sin of the first, cos of the second, sin of the second.
+  std::array<long double, 4> coefficients(int64_t b, int64_t l, int64_t h, int64_t k) const {
+    if (tables) {
+      const int64_t row = by_ids ? static_cast<int64_t>(position(0, b, l)) : l;
+      const int64_t begin = ((gathered ? b * seq : 0) + row) * width();
+      const int64_t lo = begin + (wide_tables && interleaved_in ? 2 * k : k);
+      const int64_t hi = !wide_tables ? lo : interleaved_in ? lo + 1 : lo + n;
+      return inverse ? std::array<long double, 4>{cos_table[lo], -sin_table[hi], cos_table[hi],
+                                                  -sin_table[lo]}
+                     : std::array<long double, 4>{cos_table[lo], sin_table[lo], cos_table[hi],
+                                                  sin_table[hi]};
+    }
+    const long double p = position(axes.empty() ? 0 : axes[k], b, l);
+    const long double f = frequency(b, h, k) * (inverse ? -1 : 1);
+    // Even in long double the product of a large position has to have its rounding put back.
+    const long double angle = p * f, lost = std::fma(p, f, -angle);
+    const long double c = (std::cos(angle) - std::sin(angle) * lost) * factor;
+    const long double s = (std::sin(angle) + std::cos(angle) * lost) * factor;
+    return {c, s, c, s};
+  }
+
   void set_positions(rotary::RotaryDeviceParams& p, HostGpu& gpu, std::vector<double>& reals,
                      std::vector<float>& floats, std::vector<int64_t>& longs,
                      std::vector<int32_t>& ints) {
@@ -209,7 +269,11 @@ struct Rotation {
       constexpr int kPack = decltype(packs)::value;
       gpu.run(
           rotary::rotary_grid(p),
-          [&](const HostContext& c) { rotary::rotate_body<T, kPack, false>(c, p); }, order);
+          [&](const HostContext& c) {
+            tables ? rotary::rotate_body<T, kPack, true>(c, p)
+                   : rotary::rotate_body<T, kPack, false>(c, p);
+          },
+          order);
     };
     if (pack == core::kFullPack<T>) {
       with(std::integral_constant<int, core::kFullPack<T>>());
@@ -254,15 +318,10 @@ struct Rotation {
     const auto channel = [&](bool interleaved, int64_t second) {
       return start + (interleaved ? 2 * k + second : k + second * n);
     };
-    const long double p = position(axes.empty() ? 0 : axes[k], b, l);
-    const long double f = frequency(b, h, k) * (inverse ? -1 : 1);
-    // Even in long double the product of a large position has to have its rounding put back.
-    const long double angle = p * f, lost = std::fma(p, f, -angle);
-    const long double c = (std::cos(angle) - std::sin(angle) * lost) * factor;
-    const long double s = (std::sin(angle) + std::cos(angle) * lost) * factor;
+    const auto [cos_lo, sin_lo, cos_hi, sin_hi] = coefficients(b, l, h, k);
     const long double x0 = core::to_compute(in(b, l, h, channel(interleaved_in, 0)));
     const long double x1 = core::to_compute(in(b, l, h, channel(interleaved_in, 1)));
-    const long double want[2] = {x0 * c - x1 * s, x0 * s + x1 * c};
+    const long double want[2] = {x0 * cos_lo - x1 * sin_lo, x0 * sin_hi + x1 * cos_hi};
     for (int second = 0; second < 2; ++second) {
       const long double got =
           core::to_compute(t.y[t.at(t.ys, b, l, h, channel(interleaved_out, second))]);

@@ -188,6 +188,32 @@ TYPED_TEST(RotaryDevice, WhatHasNoAngleIsNaN) {
   EXPECT_TRUE(std::isnan(core::to_compute(t.y[1])) && std::isnan(core::to_compute(t.y[3])));
 }
 
+TYPED_TEST(RotaryDevice, Tables) {
+  for (int bits = 0; bits < 64; ++bits) {
+    auto r = this->of(3, 24, 8, 8);
+    r.tables = true;
+    r.wide_tables = bits & 1;
+    r.interleaved_in = bits & 2;
+    r.interleaved_out = bits & 4;
+    r.inverse = bits & 8;
+    r.gathered = bits & 16;
+    r.half_tables = bits & 32;
+    r.n_rows = 50;
+    r.by_ids = !r.gathered;
+    r.position = [](int, int64_t b, int64_t l) { return static_cast<double>(48 - 3 * l - b); };
+    this->expect_right(r);
+  }
+  auto r = this->of(3, 6, 3);
+  r.tables = true;
+  r.n_rows = 5;
+  this->expect_right(r);  // row l, one element at a time
+  r = this->of(3, 6, 3);
+  r.tables = r.by_ids = true;
+  r.n_rows = 4;
+  EXPECT_NE(r.run().find("required: apply_rotary: expected position_ids within"),
+            std::string::npos);
+}
+
 TEST(RotaryDevice64, OffsetsPastTwoToThe31) {
   // (1, L, H, D) of 2^32 + 2^20 elements of bfloat16: the last tokens, in packs.
   const int64_t heads = 16, dim = 64, seq = (int64_t{1} << 22) + 1024, n = seq * heads * dim;

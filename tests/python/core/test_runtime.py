@@ -209,3 +209,20 @@ def test_a_process_survives_every_error(sample):
         with pytest.raises(kinds):
             sample.run({n: t.to("meta") if i else t for i, (n, t) in enumerate(tensors.items())})
     assert_same(sample.run(tensors), want)
+
+
+def test_a_torch_without_cuda_is_named_at_import():
+    """A library with CUDA kernels cannot be loaded by a CPU-only torch: that is said in words."""
+    code = """
+import sys, types, torch
+info = types.ModuleType("posenc._build_info")
+info.VERSION, info.TORCH_VERSION, info.CUDA = "0", torch.__version__, True
+sys.modules["posenc._build_info"] = info
+torch.version.cuda = None
+try:
+    import posenc
+except ImportError as error:
+    print(error)
+"""
+    out = child("-c", code)
+    assert "was built with CUDA kernels" in out and "a build without CUDA" in out, out
