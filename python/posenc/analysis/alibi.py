@@ -89,7 +89,7 @@ def block_shares(
     itself counts them: (forward, backward).
 
     Args:
-        alibi: an `ALiBiAttention`, or slopes.
+        alibi: an `ALiBiAttention`, or slopes (H), a list or a tensor.
         length: tokens L.
         head_dim, seed: of random unit-normal q, k, v, the same for every head.
         qkv: q, k, v (1, H, L, D) in their place: a model's own.
@@ -177,7 +177,7 @@ def analyze_alibi(
     """Prints and returns how far each head of ALiBi sees, and how much of the work that saves.
 
     Args:
-        alibi: an `ALiBiAttention`, or slopes (`alibi_slopes`).
+        alibi: an `ALiBiAttention`, or slopes (H), a list or a tensor (`alibi_slopes`).
         length: tokens of the random sequence.
         head_dim: of its q and k; None: the layer's, 64 for slopes.
         quiet: print nothing.

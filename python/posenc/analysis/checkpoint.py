@@ -70,7 +70,12 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 
 def table_names(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Names of the tensors that look like learned positions."""
+    """Names of the tensors that look like learned positions.
+
+    Args:
+        tensors: of a checkpoint, by name. A table is real, (positions, d_model) or
+            (1, positions, d_model), and its name says that it holds positions.
+    """
     return [
         name
         for name, tensor in tensors.items()
