@@ -121,6 +121,8 @@ at::Tensor inv_freq_grad(const at::Tensor& x_grad, const at::Tensor& x, const at
   // Of the angle; the inverse turns the other way.
   at::Tensor angle_grad = args.inverse ? (grad_lo * hi).addcmul(grad_hi, lo, -1)
                                        : (grad_hi * lo).addcmul(grad_lo, hi, -1);
+  // In one layout: sums follow the strides, and those of x are to change no bit.
+  angle_grad = angle_grad.contiguous();
   const at::Tensor positions = aligned_positions(x, args);
   const at::Tensor aligned = align_freq(inv_freq, x, args.seq_dim);
   // Axes that neither the positions nor the frequencies have are summed first, while the numbers

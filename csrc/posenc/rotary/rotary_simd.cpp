@@ -46,25 +46,30 @@ inline bool packs_in(const RotaryPart& part, bool relaid) {
 
 inline bool packs_out(const RotaryPart& part) { return part.ys.last != 1; }
 
+/// How far ahead a rotation in place that walks one stream asks for its rows.
 constexpr int64_t kBytesAhead = 8192;
 
-/// Every head of one row, rotated; x and y point at the row's first channel.
+/// Rows of the batch that are walked side by side: reading and writing one stream each, a thread
+/// does not fill the memory's pipe.
+constexpr int64_t kBatchesTogether = 4;
+
+/// Every head of one row, rotated; x and y point at the row's first channel. `alone`: no other
+/// stream is walked beside it.
 template <typename T, bool kInterleavedIn, bool kInterleavedOut>
 void rotate_heads(const RotaryParams& p, const RotaryPart& part, const T* x, T* y,
-                  const Angles<Compute<T>>& angles, T* scratch) {
+                  const Angles<Compute<T>>& angles, bool alone, T* scratch) {
   const int64_t n = p.n_freq, rotated = 2 * n;
   const bool pack_in = packs_in(part, kInterleavedIn != kInterleavedOut);
   const bool pack_out = packs_out(part);
   const bool copies = part.x != part.y && part.head_dim > rotated;
   T* in_row = scratch;
   T* out_row = scratch + rotated;
-  // Rows some pages ahead are asked for now: reading one stream, a thread does not fill the
-  // memory's pipe by itself.
-  const int64_t row_bytes = part.head_dim * static_cast<int64_t>(sizeof(T));
-  const int64_t rows_ahead = std::max<int64_t>(1, kBytesAhead / (part.heads * row_bytes));
-  const int64_t ahead = part.xs.last == 1 && p.seq > 1 ? rows_ahead * part.xs.seq : 0;
-  for (int64_t h = 0; ahead != 0 && h < part.heads; ++h) {
-    core::prefetch_row(x + h * part.xs.head + ahead, part.head_dim);
+  if (alone && part.x == part.y && part.xs.last == 1) {
+    const int64_t row_bytes = part.head_dim * static_cast<int64_t>(sizeof(T));
+    const int64_t rows_ahead = std::max<int64_t>(1, kBytesAhead / (part.heads * row_bytes));
+    for (int64_t h = 0; h < part.heads; ++h) {
+      core::prefetch_row(x + h * part.xs.head + rows_ahead * part.xs.seq, part.head_dim);
+    }
   }
   for (int64_t h = 0; copies && h < part.heads; ++h) {
     const T* from = x + h * part.xs.head;
@@ -106,26 +111,33 @@ void rotate_blocks(const RotaryParams& p, int64_t begin, int64_t end) {
   const int64_t blocks = (p.seq + p.seq_block - 1) / p.seq_block;
   const bool rows_in_turn = p.freq_batch_stride != 0;
   int64_t filled = -1;
-  for (int64_t task = begin; task < end; ++task) {
+  for (int64_t task = begin; task < end;) {
     const int64_t block = rows_in_turn ? task % blocks : task / p.batch;
-    const int64_t b = rows_in_turn ? task / blocks : task % p.batch;
+    const int64_t b0 = rows_in_turn ? task / blocks : task % p.batch;
     const int64_t l0 = block * p.seq_block, l1 = std::min(p.seq, l0 + p.seq_block);
     if (!shared || filled != block) {
-      angles.fill(b, l0, l1);
+      angles.fill(b0, l0, l1);
       filled = block;
     }
+    const int64_t together =
+        shared ? std::min({kBatchesTogether, end - task, p.batch - b0}) : int64_t{1};
+    const bool alone = together == 1 && l1 - l0 > 1;
     for (int64_t l = l0; l < l1; ++l) {
       const Angles<C> row = angles.row(l - l0);
-      for (const RotaryPart* part = p.parts; part != parts_end; ++part) {
-        const T* x = static_cast<const T*>(part->x) + b * part->xs.batch + l * part->xs.seq;
-        T* y = static_cast<T*>(part->y) + b * part->ys.batch + l * part->ys.seq;
-        if (part->copied) {
-          copy_heads(*part, x, y);
-        } else {
-          rotate_heads<T, kInterleavedIn, kInterleavedOut>(p, *part, x, y, row, scratch.data());
+      for (int64_t b = b0; b < b0 + together; ++b) {
+        for (const RotaryPart* part = p.parts; part != parts_end; ++part) {
+          const T* x = static_cast<const T*>(part->x) + b * part->xs.batch + l * part->xs.seq;
+          T* y = static_cast<T*>(part->y) + b * part->ys.batch + l * part->ys.seq;
+          if (part->copied) {
+            copy_heads(*part, x, y);
+          } else {
+            rotate_heads<T, kInterleavedIn, kInterleavedOut>(p, *part, x, y, row, alone,
+                                                             scratch.data());
+          }
         }
       }
     }
+    task += together;
   }
 }
 
