@@ -137,9 +137,11 @@ def _source(given: Any, function: Callable[..., Any]) -> dict[str, Any]:
         if "rope" in parameters:
             return {"rope": rope}
         named = known_length(rope)
-        lengths = {}
+        lengths: dict[str, Any] = {}
         if "trained_length" in parameters and given.trained_length is None and named is not None:
-            lengths = {"trained_length": named}
+            lengths["trained_length"] = named
+        if "factor" in parameters and given.factor is None and rope.factor > 1:
+            lengths["factor"] = rope.factor
         plain = RotaryPositionalEmbedding(
             rope.d_model, base=rope.base, rotary_dim=rope.rotary_dim, rotary_start=rope.rotary_start
         )

@@ -181,11 +181,12 @@ def score_decay(
     figure = new_figure(9.6, 4.8, "Score of a similar key by its distance")
     axes = figure.add_subplot()
     number = 0
-    lowest = 0.0
+    lowest = deepest = 0.0  # without ALiBi, and of all
     for name, encoding in encodings.items():
         scores, _ = expected_scores(encoding, distances)
         change = scores - expected_scores(encoding, [0])[0]
         slopes = getattr(encoding, "slopes", None)
+        deepest = min(deepest, change.min().item())
         if slopes is None:
             lowest = min(lowest, change.min().item())
         chosen = range(len(change)) if slopes is None else (0, len(slopes) // 2, len(slopes) - 1)
@@ -201,7 +202,9 @@ def score_decay(
     powers = [10**k for k in range(len(str(reach)))]
     axes.set_xticks([0, *powers], ["0", *(f"{p:,}" for p in powers)])
     axes.set_xlim(0, reach)
-    axes.set_ylim(1.25 * (lowest or change.min().item()), 0.4)
+    # ALiBi would fall out of every frame: the others decide how far down it is followed.
+    room = 1.05 if lowest == deepest else 1.25
+    axes.set_ylim(room * (lowest or deepest) - 0.1, 0.4)
     axes.set_xlabel("distance of the key (positions)")
     axes.set_ylabel("expected score less that at distance 0\n(before the softmax)")
     axes.grid()

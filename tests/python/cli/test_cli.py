@@ -243,7 +243,7 @@ def test_plot_hands_its_options_over(run, monkeypatch, tmp_path):
     assert seen == {"head_dim": 32, "factor": 2.0, "save": "wavelengths.png"}
     scaling = json.dumps(analysis.example_scalings(32, 4.0, 512)["yarn"])
     assert run("plot", "wavelengths", "--head-dim", 32, "--scaling", scaling)[0] == 0
-    assert seen["trained_length"] == 512
+    assert (seen["trained_length"], seen["factor"]) == (512, 4.0)
     assert [rope.rope_type for rope in seen["ropes"].values()] == ["default", "yarn"]
     assert run("plot", "decay", "--scaling", "ntk", "--reach", 99)[0] == 0
     assert next(iter(seen["encodings"])) == "without scaling" and seen["reach"] == 99
