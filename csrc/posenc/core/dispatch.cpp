@@ -45,11 +45,17 @@ at::Tensor float_list_tensor(at::ArrayRef<double> values, const at::TensorOption
   if (values.empty()) {
     return at::empty({0}, options);
   }
-  // With nobody watching the calls, one copy in place of an operator for each number.
-  if (options.device().is_cpu() && !in_transform() &&
-      !c10::impl::TorchDispatchModeTLS::any_modes_set()) {
+  // With nobody watching the calls, one copy or one kernel in place of an operator for each number.
+  const bool watched = in_transform() || c10::impl::TorchDispatchModeTLS::any_modes_set();
+  if (!watched && options.device().is_cpu()) {
     return at::tensor(values, options);
   }
+#if defined(POSENC_WITH_CUDA)
+  const at::ScalarType dtype = c10::typeMetaToScalarType(options.dtype());
+  if (!watched && options.device().is_cuda() && (dtype == at::kDouble || dtype == at::kFloat)) {
+    return float_list_on_gpu(values, options);
+  }
+#endif
   std::vector<at::Tensor> scalars;
   scalars.reserve(values.size());
   for (double value : values) {
