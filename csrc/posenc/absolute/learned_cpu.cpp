@@ -2,7 +2,7 @@
 #include <posenc/absolute/dtype_loops.h>
 #include <posenc/absolute/learned_checks.h>
 #include <posenc/absolute/learned_kernels.h>
-#include <posenc/absolute/tokens.h>
+#include <posenc/absolute/walk_rows.h>
 #include <posenc/core/parallel.h>
 #include <torch/library.h>
 

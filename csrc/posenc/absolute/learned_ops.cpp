@@ -8,6 +8,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <posenc/absolute/learned.h>
 #include <posenc/absolute/learned_checks.h>
+#include <posenc/absolute/learned_gradient.h>
 #include <posenc/absolute/tokens.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/dispatch.h>
@@ -50,9 +51,11 @@ at::Tensor add_positions_composite(const at::Tensor& x, const at::Tensor& weight
   return sum.to(x.scalar_type());
 }
 
-at::Tensor add_positions_backward_composite(const at::Tensor& grad, c10::SymInt num_rows,
-                                            const OptionalTensor& position_ids, c10::SymInt offset,
-                                            int64_t seq_dim) {
+}  // namespace
+
+at::Tensor add_positions_gradient(const at::Tensor& grad, c10::SymInt num_rows,
+                                  const OptionalTensor& position_ids, c10::SymInt offset,
+                                  int64_t seq_dim) {
   const int64_t axis = check_add_positions_backward(grad, num_rows, position_ids, offset, seq_dim);
   const int64_t batch_dim = core::batch_dim(axis, grad.dim());
   const bool per_batch = position_ids.has_value() && position_ids->dim() == 2 && batch_dim >= 0 &&
@@ -84,6 +87,8 @@ at::Tensor add_positions_backward_composite(const at::Tensor& grad, c10::SymInt 
   return result.to(grad.scalar_type());
 }
 
+namespace {
+
 // ---- CPU: the sums are ATen's; what is ours is that a position outside the table is an error
 
 at::Tensor add_positions_backward_cpu(const at::Tensor& grad, int64_t num_rows,
@@ -92,7 +97,7 @@ at::Tensor add_positions_backward_cpu(const at::Tensor& grad, int64_t num_rows,
   if (position_ids.has_value()) {
     checked_ids("_add_positions_backward", "positions", *position_ids, offset, num_rows);
   }
-  return add_positions_backward_composite(grad, num_rows, position_ids, offset, seq_dim);
+  return add_positions_gradient(grad, num_rows, position_ids, offset, seq_dim);
 }
 
 // ---- Meta
@@ -159,7 +164,7 @@ at::Tensor add_positions_backward_autograd(const at::Tensor& grad, c10::SymInt n
                                            const OptionalTensor& position_ids, c10::SymInt offset,
                                            int64_t seq_dim) {
   if (core::needs_composite({grad}) || core::wants_grad({grad})) {
-    return add_positions_backward_composite(grad, num_rows, position_ids, offset, seq_dim);
+    return add_positions_gradient(grad, num_rows, position_ids, offset, seq_dim);
   }
   at::AutoDispatchBelowADInplaceOrView guard;
   return add_positions_backward(grad, num_rows, position_ids, offset, seq_dim);
@@ -209,11 +214,11 @@ TORCH_LIBRARY_IMPL(posenc, AutocastCUDA, m) {
 }
 TORCH_LIBRARY_IMPL(posenc, FuncTorchBatched, m) {
   m.impl("add_positions", TORCH_FN(add_positions_composite));
-  m.impl("_add_positions_backward", TORCH_FN(add_positions_backward_composite));
+  m.impl("_add_positions_backward", TORCH_FN(add_positions_gradient));
 }
 TORCH_LIBRARY_IMPL(posenc, CompositeExplicitAutograd, m) {
   m.impl("add_positions", TORCH_FN(add_positions_composite));
-  m.impl("_add_positions_backward", TORCH_FN(add_positions_backward_composite));
+  m.impl("_add_positions_backward", TORCH_FN(add_positions_gradient));
 }
 
 }  // namespace posenc::absolute

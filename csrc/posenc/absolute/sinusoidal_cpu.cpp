@@ -5,6 +5,7 @@
 #include <posenc/absolute/sinusoidal_checks.h>
 #include <posenc/absolute/sinusoidal_kernels.h>
 #include <posenc/absolute/tokens.h>
+#include <posenc/absolute/walk_rows.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/parallel.h>
 #include <torch/library.h>

@@ -17,9 +17,6 @@ inline bool holds(const c10::SymBool& condition) {
 /// axis counted from the front.
 int64_t check_tokens(const char* op, const at::Tensor& x, int64_t seq_dim);
 
-/// The rows of x and of an output of the same shape. `seq_dim` counts from the front.
-RowWalk walk_rows(const at::Tensor& x, const at::Tensor& y, int64_t seq_dim);
-
 /// Tiles of a walk whose positions are the same for all of the batch (`shared_by_batch`) or not.
 /// A tile's encoding, `channels` numbers of `item_size` bytes a row, stays in the L1 cache.
 TileGrid tile_grid(int64_t batch, int64_t length, int64_t channels, int64_t item_size,
