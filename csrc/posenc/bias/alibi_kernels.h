@@ -3,6 +3,7 @@
 // What the host hands to the loops of alibi_simd.cpp: numbers and pointers, no tensor.
 
 #include <c10/core/ScalarType.h>
+#include <posenc/bias/score_strides.h>
 #include <posenc/core/isa.h>
 
 #include <cstdint>
@@ -14,11 +15,6 @@ struct AlibiBiasParams {
   const double* slopes;  ///< one per set
   int64_t q_len, k_len, offset;
   bool causal;
-};
-
-/// Strides in elements of a (B, H, L, S) tensor.
-struct ScoreStrides {
-  int64_t batch, head, row, last;
 };
 
 struct AlibiSoftmaxParams {

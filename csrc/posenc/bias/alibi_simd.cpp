@@ -18,11 +18,6 @@ void bias_row(T slope, int64_t position, int64_t keys, T* row) {
   }
 }
 
-/// How many keys a causal row may see.
-inline int64_t causal_keys(int64_t position, int64_t keys) {
-  return position < 0 ? 0 : position + 1 < keys ? position + 1 : keys;
-}
-
 template <typename S>
 void alibi_bias(const AlibiBiasParams& p, int64_t begin, int64_t end, void* scratch) {
   using T = compute_t<S>;
