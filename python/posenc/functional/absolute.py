@@ -80,7 +80,9 @@ def add_positions(
         seq_dim: the axis of ``x`` that is time.
 
     Raises:
-        IndexError: a position outside ``[0, max_len)``, with the position and the limit.
+        IndexError: a position outside ``[0, max_len)``, with the position and the limit. For
+            ``position_ids`` on a GPU the kernel stops instead, with the operator's name, as that
+            of ``torch.nn.functional.embedding`` does: nothing waits to read them.
 
     >>> weight = torch.arange(8.0).view(4, 2)
     >>> P.add_positions(torch.zeros(1, 2, 2), weight, offset=1)
@@ -113,6 +115,10 @@ def embed_tokens(
 
     Returns:
         (B, L, d_model) or (L, d_model), of weight's dtype.
+
+    Raises:
+        IndexError: an id outside ``[0, vocab_size)``, with the id and the limit. On a GPU the
+            kernel stops instead, with the operator's name: nothing waits to read the ids.
 
     >>> weight = torch.zeros(10, 4)
     >>> P.embed_tokens(torch.tensor([[3, 3]]), weight, P.sinusoidal_inv_freq(4), scale=2.0)
