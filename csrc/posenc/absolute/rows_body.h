@@ -81,6 +81,30 @@ struct NoSource {
   }
 };
 
+/// A slice's frequencies in the block's shared memory.
+struct StagedSlice {
+  uint64_t* fraction;
+  int32_t* whole;
+
+  template <class Ctx>
+  POSENC_HD explicit StagedSlice(const Ctx& gpu)
+      : fraction(gpu.template shared<uint64_t>(0)),
+        whole(gpu.template shared<int32_t>(kFractionBytes)) {}
+
+  /// By every thread of the block.
+  template <class Ctx>
+  POSENC_HD void fill(const Ctx& gpu, const RowsDeviceParams& p) const {
+    const bool real = core::is_real(p.positions);
+    for (int i = gpu.thread(); i < p.slice.count; i += gpu.threads()) {
+      fraction[i] = p.slice.fraction[i];
+      if (real) {
+        whole[i] = p.slice.whole[i];
+      }
+    }
+    gpu.sync();
+  }
+};
+
 /// sin and cos of a position by the i-th frequency of a slice.
 template <class C>
 struct SliceAngle;
@@ -90,10 +114,10 @@ struct SliceAngle<double> {
   double position;
 
   template <class Ctx>
-  POSENC_HD SliceAngle(const Ctx& gpu, const core::IdView& ids, int64_t b, int64_t l)
-      : position(core::load_position(gpu, ids, b, l)) {}
+  POSENC_HD SliceAngle(const Ctx& gpu, const RowsDeviceParams& p, int64_t b, int64_t l)
+      : position(core::load_position(gpu, p.positions, b, l)) {}
 
-  POSENC_HD void operator()(const FrequencySlice& slice, int64_t i, double& s, double& c) const {
+  POSENC_HD void operator()(const StagedSlice& slice, int64_t i, double& s, double& c) const {
     core::exact_sincos(position, core::bit_cast<double>(slice.fraction[i]), s, c);
   }
 };
@@ -103,12 +127,15 @@ struct SliceAngle<float> {
   core::FixedPosition position;
 
   template <class Ctx>
-  POSENC_HD SliceAngle(const Ctx& gpu, const core::IdView& ids, int64_t b, int64_t l)
-      : position(core::load_fixed_position(gpu, ids, b, l)) {}
+  POSENC_HD SliceAngle(const Ctx& gpu, const RowsDeviceParams& p, int64_t b, int64_t l)
+      : position(core::load_fixed_position(gpu, p.positions, b, l)) {
+    position.known = position.known && p.slice.known;
+  }
 
-  POSENC_HD void operator()(const FrequencySlice& slice, int64_t i, float& s, float& c) const {
-    core::sincos_of_turns(core::phase_turns(position, slice.fraction[i], slice.whole[i]), s, c);
-    if (!position.known || !slice.known) {
+  POSENC_HD void operator()(const StagedSlice& slice, int64_t i, float& s, float& c) const {
+    const int32_t whole = position.rest == 0 ? 0 : slice.whole[i];
+    core::sincos_of_turns(core::phase_turns(position, slice.fraction[i], whole), s, c);
+    if (!position.known) {
       s = c = std::numeric_limits<float>::quiet_NaN();
     }
   }
@@ -117,17 +144,24 @@ struct SliceAngle<float> {
 /// The sinusoidal encoding of a position, N of the slice's channels from v on.
 template <class T>
 struct SinusoidalAddend {
+  /// Before the first load, by every thread of the block.
+  template <class Ctx>
+  POSENC_HD static void begin(const Ctx& gpu, const RowsDeviceParams& p) {
+    StagedSlice(gpu).fill(gpu, p);
+  }
+
   template <int N, class Ctx>
   POSENC_HD static void load(const Ctx& gpu, const RowsDeviceParams& p, int64_t b, int64_t l,
                              int64_t v, ComputeType<T> (&row)[N]) {
     using C = ComputeType<T>;
     const FrequencySlice& slice = p.slice;
-    const SliceAngle<C> angle(gpu, p.positions, b, l);
+    const StagedSlice staged(gpu);
+    const SliceAngle<C> angle(gpu, p, b, l);
     if constexpr (N > 1) {
       // A pack is of pairs, or of sines or cosines alone; an odd width has no packs.
       if (slice.interleaved) {
         for (int e = 0; e < N; e += 2) {
-          angle(slice, (v + e) / 2, row[e], row[e + 1]);
+          angle(staged, (v + e) / 2, row[e], row[e + 1]);
         }
         return;
       }
@@ -140,7 +174,7 @@ struct SinusoidalAddend {
       }
       const bool cosine = slice.interleaved ? (c & 1) != 0 : c >= slice.count;
       C s, other;
-      angle(slice, slice.interleaved ? c / 2 : cosine ? c - slice.count : c, s, other);
+      angle(staged, slice.interleaved ? c / 2 : cosine ? c - slice.count : c, s, other);
       row[e] = cosine ? other : s;
     }
   }
@@ -149,6 +183,9 @@ struct SinusoidalAddend {
 /// The row of a table that a position names.
 template <class T>
 struct TableAddend {
+  template <class Ctx>
+  POSENC_HD static void begin(const Ctx&, const RowsDeviceParams&) {}
+
   template <int N, class Ctx>
   POSENC_HD static void load(const Ctx& gpu, const RowsDeviceParams& p, int64_t b, int64_t l,
                              int64_t v, ComputeType<T> (&row)[N]) {
@@ -163,6 +200,7 @@ template <class T, int N, template <class> class Source, template <class> class 
 POSENC_HD void add_rows_body(const Ctx& gpu, const RowsDeviceParams& p) {
   using C = ComputeType<T>;
   const DeviceWalk& walk = p.walk;
+  Addend<T>::begin(gpu, p);
   const int64_t groups = p.channels / N;  // packed: N divides it
   const int64_t task = int64_t{gpu.block(0)} * gpu.threads() + gpu.thread();
   const int64_t l = quotient(task, groups);

@@ -73,6 +73,11 @@ static_assert(sizeof(RowsDeviceParams) <= 4096, "what every GPU takes as paramet
 
 inline constexpr int kRowThreads = 256;
 
+/// Shared memory of a block for a slice's frequencies: parameters are read one address at a time,
+/// and neighbouring threads want different ones.
+inline constexpr int64_t kFractionBytes = FrequencySlice::kMost * 8;
+inline constexpr int64_t kSliceBytes = kFractionBytes + FrequencySlice::kMost * 4;
+
 /// A thread for N channels of a time step; the rows that share it (heads, and the batch) one after
 /// another, so that they share the encoding, but cut into parts until the GPU is full.
 template <class T>
@@ -80,6 +85,7 @@ core::GridShape rows_grid(const RowsDeviceParams& p) {
   constexpr int64_t kBlocksThatFill = 2048;
   core::GridShape grid;
   grid.threads = kRowThreads;
+  grid.shared_bytes = p.addend.data == nullptr ? kSliceBytes : 0;
   const int64_t groups = p.packed ? p.channels / core::kFullPack<T> : p.channels;
   grid.x = core::ceil_div(p.walk.length * groups, kRowThreads);
   grid.y = core::min_of(core::ceil_div(kBlocksThatFill, grid.x), p.walk.batch * p.walk.rest_rows());
