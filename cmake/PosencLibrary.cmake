@@ -59,6 +59,8 @@ if(POSENC_WITH_CUDA)
   set_target_properties(posenc PROPERTIES CUDA_RUNTIME_LIBRARY None LINKER_LANGUAGE CXX)
   target_link_libraries(posenc PRIVATE posenc_torch::torch_cuda posenc_torch::c10_cuda)
   set_source_files_properties(${POSENC_CUDA_SOURCES} PROPERTIES INCLUDE_DIRECTORIES "${CUDAToolkit_INCLUDE_DIRS}")
+  # The one file that asks; the others' objects stay those of a build without CUDA.
+  set_source_files_properties(csrc/posenc/core/dispatch.cpp PROPERTIES COMPILE_DEFINITIONS POSENC_WITH_CUDA)
   target_link_options(posenc PRIVATE -Wl,--no-as-needed)
   # Warnings of the host side are errors as in the rest; nvcc's own as well. --expt-relaxed-constexpr: constexpr functions of the
   # standard library count as device code.

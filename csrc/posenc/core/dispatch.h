@@ -36,9 +36,8 @@ bool wants_grad(std::initializer_list<std::reference_wrapper<const at::Tensor>> 
 /// behind the tracers' back.
 at::Tensor float_list_tensor(at::ArrayRef<double> values, const at::TensorOptions& options);
 
-#if defined(POSENC_WITH_CUDA)
 /// The same on a GPU for float64 and float32, by one kernel for 256 numbers; a CUDA graph holds it.
+/// Only where the library is built with CUDA.
 at::Tensor float_list_on_gpu(at::ArrayRef<double> values, const at::TensorOptions& options);
-#endif
 
 }  // namespace posenc::core
