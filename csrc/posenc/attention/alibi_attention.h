@@ -61,7 +61,7 @@ POSENC_API at::Tensor alibi_key_norms(const at::Tensor& k, const at::Tensor& v);
 
 /// How many key blocks `alibi_attention` computes with these arguments, and how many there are that
 /// position and causality leave: int64 {forward computed, forward total, backward computed,
-/// backward total}. Runs both; CPU only. Blocks are of 64 keys for one tile of query rows.
+/// backward total}. Runs both. Blocks are of 64 keys for one tile of query rows.
 POSENC_API at::Tensor alibi_attention_blocks(
     const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::ArrayRef<double> slopes,
     const std::optional<at::Tensor>& mask = std::nullopt, bool is_causal = false,

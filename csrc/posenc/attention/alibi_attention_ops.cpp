@@ -1,5 +1,5 @@
 // Schemas of the biased attention operators and what serves every backend: Meta, Autograd,
-// Autocast, torch.func; and the CPU registration, a few lines over attention_cpu.h.
+// Autocast, torch.func. What computes: alibi_attention_cpu.cpp, alibi_attention_cuda.cpp.
 
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
@@ -7,14 +7,12 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <posenc/attention/alibi_attention.h>
 #include <posenc/attention/alibi_attention_composite.h>
-#include <posenc/attention/attention_args.h>
-#include <posenc/attention/attention_cpu.h>
+#include <posenc/attention/attention_backend.h>
 #include <posenc/attention/attention_kernels.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/dispatch.h>
@@ -26,58 +24,18 @@
 namespace posenc::attention {
 namespace {
 
-using at::Tensor;
-using OptionalTensor = std::optional<Tensor>;
-using OptionalSymInt = std::optional<c10::SymInt>;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Pair = std::tuple<Tensor, Tensor>;
-using Grads = std::tuple<Tensor, Tensor, Tensor>;
-using SlopeGrads = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using SlopeList = at::ArrayRef<double>;
-
-constexpr const char* kForward = "alibi_attention";
-constexpr const char* kBackward = "_alibi_attention_backward";
-
-// The arguments after the slopes, in the schema's order.
-#define POSENC_ATTENTION_REST                                                                     \
-  const OptionalTensor &mask, bool is_causal, std::optional<double> scale, OptionalSymInt offset, \
-      const OptionalTensor &q_positions, const OptionalTensor &k_positions
-#define POSENC_ATTENTION_ARGS POSENC_ATTENTION_REST, const OptionalTensor& key_norms
-
-AttentionArgs make_args(POSENC_ATTENTION_REST, const OptionalTensor& key_norms = std::nullopt) {
-  return {mask, is_causal, scale, std::move(offset), q_positions, k_positions, key_norms};
-}
-
-#define POSENC_MAKE_ARGS \
-  make_args(mask, is_causal, scale, std::move(offset), q_positions, k_positions, key_norms)
-#define POSENC_MAKE_BACKWARD_ARGS \
-  make_args(mask, is_causal, scale, std::move(offset), q_positions, k_positions)
-
 /// Whatever is computed here is computed in the inputs' dtypes, as Meta says: autocast has had its
 /// turn.
 c10::impl::ExcludeDispatchKeyGuard no_autocast() {
   return c10::impl::ExcludeDispatchKeyGuard(c10::autocast_dispatch_keyset);
 }
 
-// Slopes come as a list or as a tensor; these make one code serve both.
-void check_slopes_of(const char* op, const Tensor& q, SlopeList slopes) {
-  check_slopes(op, q, static_cast<int64_t>(slopes.size()));
-}
-void check_slopes_of(const char* op, const Tensor& q, const Tensor& slopes) {
-  check_slopes(op, q, slopes);
-}
-
 Tensor slope_tensor(const Tensor& q, SlopeList slopes) {
   return core::float_list_tensor(slopes, q.options().dtype(core::compute_dtype(q.scalar_type())));
 }
 Tensor slope_tensor(const Tensor&, const Tensor& slopes) { return slopes; }
-
-Tensor cpu_slopes(SlopeList slopes) {
-  return at::from_blob(const_cast<double*>(slopes.data()), {static_cast<int64_t>(slopes.size())},
-                       at::kDouble);
-}
-Tensor cpu_slopes(const Tensor& slopes) { return slopes.to(at::kDouble).contiguous(); }
 
 template <typename Slopes>
 Pair call_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes,
@@ -356,92 +314,6 @@ Pair attention_tensor_autocast(const Tensor& q, const Tensor& k, const Tensor& v
   return cast_forward<device>(q, k, v, slopes, POSENC_MAKE_ARGS);
 }
 
-// ---- CPU
-// --------------------------------------------------------------------------------------------------------------------
-
-template <typename Slopes>
-Pair cpu_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Slopes& slopes,
-                 const AttentionArgs& args) {
-  check_attention(kForward, q, k, v, args);
-  check_slopes_of(kForward, q, slopes);
-  return attention_forward_cpu(q, k, v, cpu_slopes(slopes), args);
-}
-
-Pair attention_cpu(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
-                   POSENC_ATTENTION_ARGS) {
-  return cpu_forward(q, k, v, slopes, POSENC_MAKE_ARGS);
-}
-
-Pair attention_tensor_cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& slopes,
-                          POSENC_ATTENTION_ARGS) {
-  return cpu_forward(q, k, v, slopes, POSENC_MAKE_ARGS);
-}
-
-/// What the backward is handed beside the forward's arguments: shapes of the forward's outputs, q's
-/// dtype.
-void check_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
-                    const Tensor& v, const Tensor& out, const Tensor& lse) {
-  const auto shape = [&](const char* name, const Tensor& x, at::IntArrayRef expected) {
-    TORCH_CHECK_VALUE(x.sizes() == expected, kBackward, ": expected ", name, " of shape ", expected,
-                      ", got ", x.sizes());
-  };
-  const int64_t rows[4] = {q.size(0), q.size(1), q.size(2), v.size(3)};
-  shape("grad_out", grad_out, rows);
-  shape("out", out, rows);
-  shape("lse", lse, at::IntArrayRef(rows, 3));
-  if (grad_lse.has_value()) {
-    shape("grad_lse", *grad_lse, at::IntArrayRef(rows, 3));
-  }
-}
-
-template <typename Slopes>
-SlopeGrads cpu_backward(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
-                        const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                        const Slopes& slopes, const AttentionArgs& args, bool want_slopes) {
-  check_attention(kBackward, q, k, v, args);
-  check_slopes_of(kBackward, q, slopes);
-  check_backward(grad_out, grad_lse, q, v, out, lse);
-  return attention_backward_cpu(grad_out.to(q.scalar_type()), grad_lse, q, k, v,
-                                out.to(q.scalar_type()), lse, cpu_slopes(slopes), args,
-                                want_slopes);
-}
-
-Grads backward_cpu(const Tensor& grad_out, const OptionalTensor& grad_lse, const Tensor& q,
-                   const Tensor& k, const Tensor& v, const Tensor& out, const Tensor& lse,
-                   SlopeList slopes, POSENC_ATTENTION_REST) {
-  auto [dq, dk, dv, none] = cpu_backward(grad_out, grad_lse, q, k, v, out, lse, slopes,
-                                         POSENC_MAKE_BACKWARD_ARGS, /*want_slopes=*/false);
-  return {dq, dk, dv};
-}
-
-SlopeGrads backward_tensor_cpu(const Tensor& grad_out, const OptionalTensor& grad_lse,
-                               const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                               const Tensor& lse, const Tensor& slopes, POSENC_ATTENTION_REST) {
-  auto [dq, dk, dv, dslopes] = cpu_backward(grad_out, grad_lse, q, k, v, out, lse, slopes,
-                                            POSENC_MAKE_BACKWARD_ARGS, /*want_slopes=*/true);
-  at::Tensor result = at::empty_like(slopes);
-  result.copy_(dslopes);
-  return {dq, dk, dv, result};
-}
-
-Tensor blocks_cpu(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
-                  POSENC_ATTENTION_ARGS) {
-  const AttentionArgs args = POSENC_MAKE_ARGS;
-  check_attention("alibi_attention_blocks", q, k, v, args);
-  check_slopes_of("alibi_attention_blocks", q, slopes);
-  BlockCounts forward, backward;
-  auto [out, lse] = attention_forward_cpu(q, k, v, cpu_slopes(slopes), args, &forward);
-  attention_backward_cpu(out, std::nullopt, q, k, v, out, lse, cpu_slopes(slopes), args, false,
-                         &backward);
-  Tensor counts = at::empty({4}, at::kLong);
-  int64_t* data = counts.mutable_data_ptr<int64_t>();
-  data[0] = forward.computed;
-  data[1] = forward.total;
-  data[2] = backward.computed;
-  data[3] = backward.total;
-  return counts;
-}
-
 Tensor blocks_meta(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList slopes,
                    POSENC_ATTENTION_ARGS) {
   check_attention("alibi_attention_blocks", q, k, v, POSENC_MAKE_ARGS);
@@ -451,23 +323,6 @@ Tensor blocks_meta(const Tensor& q, const Tensor& k, const Tensor& v, SlopeList 
 
 // ---- Key norms
 // ------------------------------------------------------------------------------------------------------------------
-
-void check_key_norms(const Tensor& k, const Tensor& v) {
-  const char* op = "alibi_key_norms";
-  TORCH_CHECK_VALUE(k.dim() == 4 && v.dim() == 4, op,
-                    ": expected k and v of shape (B, Hkv, S, D), got ", k.sym_sizes(), " and ",
-                    v.sym_sizes());
-  core::check_floating(op, "k", k);
-  core::check_same(op, "v", v, "k", k);
-  TORCH_CHECK_VALUE(k.sym_sizes().slice(0, 3) == v.sym_sizes().slice(0, 3), op,
-                    ": expected k and v of equal batch, heads and length, got ", k.sym_sizes(),
-                    " and ", v.sym_sizes());
-}
-
-Tensor key_norms_kernel(const Tensor& k, const Tensor& v) {
-  check_key_norms(k, v);
-  return key_norms_cpu(k, v);
-}
 
 Tensor key_norms_meta(const Tensor& k, const Tensor& v) {
   check_key_norms(k, v);
@@ -530,15 +385,6 @@ TORCH_LIBRARY_FRAGMENT(posenc, m) {
          "Tensor")
             .c_str(),
         tags);
-}
-
-TORCH_LIBRARY_IMPL(posenc, CPU, m) {
-  m.impl("alibi_attention", attention_cpu);
-  m.impl("alibi_attention.Tensor", attention_tensor_cpu);
-  m.impl("_alibi_attention_backward", backward_cpu);
-  m.impl("_alibi_attention_backward.Tensor", backward_tensor_cpu);
-  m.impl("alibi_key_norms", key_norms_kernel);
-  m.impl("alibi_attention_blocks", blocks_cpu);
 }
 
 TORCH_LIBRARY_IMPL(posenc, Meta, m) {

@@ -100,6 +100,49 @@ void check_attention(const char* op, const at::Tensor& q, const at::Tensor& k, c
     TORCH_CHECK_VALUE(good, op, ": expected key_norms of shape (", k.sym_size(0), ", ",
                       k.sym_size(1), ", ", blocks, "), one per block of ", kKeyBlock, " keys, got ",
                       norms.sym_sizes());
+    TORCH_CHECK_VALUE(norms.device() == q.device(), op, ": expected key_norms on q's device ",
+                      q.device(), ", got ", norms.device());
+  }
+}
+
+void check_backward(const char* op, const at::Tensor& grad_out,
+                    const std::optional<at::Tensor>& grad_lse, const at::Tensor& q,
+                    const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse) {
+  const auto shape = [&](const char* name, const at::Tensor& x, at::IntArrayRef expected) {
+    TORCH_CHECK_VALUE(x.sizes() == expected, op, ": expected ", name, " of shape ", expected,
+                      ", got ", x.sizes());
+    TORCH_CHECK_VALUE(x.device() == q.device(), op, ": expected ", name, " on q's device ",
+                      q.device(), ", got ", x.device());
+  };
+  const int64_t rows[4] = {q.size(0), q.size(1), q.size(2), v.size(3)};
+  shape("grad_out", grad_out, rows);
+  shape("out", out, rows);
+  shape("lse", lse, at::IntArrayRef(rows, 3));
+  if (grad_lse.has_value()) {
+    shape("grad_lse", *grad_lse, at::IntArrayRef(rows, 3));
+  }
+}
+
+void check_key_norms(const at::Tensor& k, const at::Tensor& v) {
+  const char* op = "alibi_key_norms";
+  TORCH_CHECK_VALUE(k.dim() == 4 && v.dim() == 4, op,
+                    ": expected k and v of shape (B, Hkv, S, D), got ", k.sym_sizes(), " and ",
+                    v.sym_sizes());
+  core::check_floating(op, "k", k);
+  core::check_same(op, "v", v, "k", k);
+  TORCH_CHECK_VALUE(k.sym_sizes().slice(0, 3) == v.sym_sizes().slice(0, 3), op,
+                    ": expected k and v of equal batch, heads and length, got ", k.sym_sizes(),
+                    " and ", v.sym_sizes());
+}
+
+double log_epsilon(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kDouble:
+      return -53 * std::log(2.0);
+    case at::kFloat:
+      return -24 * std::log(2.0);
+    default:
+      return -14 * std::log(2.0);
   }
 }
 

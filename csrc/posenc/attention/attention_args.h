@@ -31,6 +31,18 @@ void check_slopes(const char* op, const at::Tensor& q, int64_t count);
 /// Slopes as a tensor: (H) or (B, H), floating point.
 void check_slopes(const char* op, const at::Tensor& q, const at::Tensor& slopes);
 
+/// What the backward is handed beside the forward's arguments: shapes of the forward's outputs.
+void check_backward(const char* op, const at::Tensor& grad_out,
+                    const std::optional<at::Tensor>& grad_lse, const at::Tensor& q,
+                    const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse);
+
+/// The arguments of alibi_key_norms.
+void check_key_norms(const at::Tensor& k, const at::Tensor& v);
+
+/// log of the share of a row's softmax mass that skipping may cost: what the dtype rounds away
+/// anyway.
+double log_epsilon(at::ScalarType dtype);
+
 /// An empty output of the operator, (B, H, L, v's width): laid out as q where their widths agree,
 /// so that a (B, L, H, D) model gets its heads back next to each other.
 at::Tensor empty_output(const at::Tensor& q, const at::Tensor& v);

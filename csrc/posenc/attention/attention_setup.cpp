@@ -12,18 +12,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The share of a row's softmax mass that skipping may cost: what the dtype rounds away anyway.
-double log_epsilon(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return -53 * std::log(2.0);
-    case at::kFloat:
-      return -24 * std::log(2.0);
-    default:
-      return -14 * std::log(2.0);
-  }
-}
-
 at::Tensor as_positions(const std::optional<at::Tensor>& positions) {
   return positions.has_value() ? positions->to(at::kDouble).contiguous() : at::Tensor();
 }
