@@ -5,8 +5,11 @@
 namespace posenc::rotary {
 namespace {
 
+// Registers for four heads' packs: two channels of a pair that have cos and sin of their own need
+// more of them.
 template <class T, int V, bool kTables>
-__global__ void __launch_bounds__(128, 4) rotary_kernel(const __grid_constant__ RotaryDeviceParams p) {
+__global__ void __launch_bounds__(128, kTables ? 3 : 4)
+    rotary_kernel(const __grid_constant__ RotaryDeviceParams p) {
   rotate_body<T, V, kTables>(core::CudaContext(), p);
 }
 

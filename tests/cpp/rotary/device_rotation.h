@@ -17,33 +17,33 @@
 namespace posenc::test {
 
 /// Strides in elements of (batch, seq, head, channel), and the elements that they span.
-struct Layout {
+struct TensorLayout {
   int64_t batch, seq, head, last, span;
 };
 
 /// (B, L, H, D), contiguous, or with `gap` unused elements behind each row of channels.
-inline Layout by_seq(int64_t b, int64_t l, int64_t h, int64_t d, int64_t gap = 0) {
+inline TensorLayout by_seq(int64_t b, int64_t l, int64_t h, int64_t d, int64_t gap = 0) {
   const int64_t w = d + gap;
   return {l * h * w, h * w, w, 1, b * l * h * w};
 }
 /// (B, H, L, D).
-inline Layout by_head(int64_t b, int64_t l, int64_t h, int64_t d) {
+inline TensorLayout by_head(int64_t b, int64_t l, int64_t h, int64_t d) {
   return {h * l * d, d, l * d, 1, b * l * h * d};
 }
 /// Channels that do not lie side by side.
-inline Layout spread(int64_t b, int64_t l, int64_t h, int64_t d) {
+inline TensorLayout spread(int64_t b, int64_t l, int64_t h, int64_t d) {
   return {l * h * d * 2, h * d * 2, d * 2, 2, b * l * h * d * 2};
 }
 
 template <class T>
 struct RotationTensor {
   int64_t heads, head_dim;
-  Layout xs, ys;
+  TensorLayout xs, ys;
   bool copied = false;
   std::vector<T> x_store, y_store;
   T *x = nullptr, *y = nullptr;
 
-  int64_t at(const Layout& s, int64_t b, int64_t l, int64_t h, int64_t d) const {
+  int64_t at(const TensorLayout& s, int64_t b, int64_t l, int64_t h, int64_t d) const {
     return b * s.batch + l * s.seq + h * s.head + d * s.last;
   }
 };
@@ -83,7 +83,7 @@ struct Rotation {
   int64_t wide = 0;
   double worst = 0;  ///< largest error in units of the dtype's rounding of a number of size 1
 
-  void add(int64_t heads, int64_t head_dim, Layout xs, Layout ys, bool copied = false) {
+  void add(int64_t heads, int64_t head_dim, TensorLayout xs, TensorLayout ys, bool copied = false) {
     tensors.push_back({heads, head_dim, xs, ys, copied, {}, {}, nullptr, nullptr});
   }
 

@@ -26,7 +26,7 @@ class RotaryDevice : public testing::Test {
     r.n = n;
     r.start = start;
     r.inv_freq = frequencies(n);
-    const Layout layout = by_seq(r.batch, r.seq, heads, head_dim);
+    const TensorLayout layout = by_seq(r.batch, r.seq, heads, head_dim);
     r.add(heads, head_dim, layout, layout);
     return r;
   }
