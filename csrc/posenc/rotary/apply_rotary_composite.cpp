@@ -1,5 +1,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/index_put.h>
 #include <ATen/ops/zeros.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/positions.h>
@@ -48,8 +49,12 @@ at::Tensor scatter_rows(const at::Tensor& grad_rows, const at::Tensor& table,
     const c10::SymInt rest = table.sym_size(0) - grad.sym_size(0);
     grad = at::cat({grad, at::zeros_symint({rest, width}, grad.options())});
   } else {
-    grad = at::zeros_symint(table.sym_sizes(), grad.options())
-               .index_add(0, ids->reshape({-1}).to(at::kLong), grad);
+    const at::Tensor rows = ids->reshape({-1}).to(at::kLong);
+    const at::Tensor zeros = at::zeros_symint(table.sym_sizes(), grad.options());
+    // On CUDA index_add adds in whatever order its atomics come; index_put sorts the rows first.
+    grad = zeros.is_cuda()
+               ? zeros.index_put(c10::List<std::optional<at::Tensor>>({rows}), grad, true)
+               : zeros.index_add(0, rows, grad);
   }
   return grad.to(table.scalar_type());
 }

@@ -1,6 +1,5 @@
 #include <posenc/rotary/rotary_cpu.h>
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty_like.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/parallel.h>
@@ -64,24 +63,6 @@ void rotate_by_frequencies_of_rows(at::ArrayRef<RotaryTarget> targets, const dou
 
 namespace {
 
-at::Tensor rotary_embedding_cpu(const at::Tensor& x, at::ArrayRef<double> inv_freq,
-                                POSENC_ROTARY_ARGS) {
-  RotaryArgs args = make_args(POSENC_ROTARY_PASS);
-  check_rotary("rotary_embedding", x, inv_freq.size(), args);
-  at::Tensor y = at::empty_like(x);
-  rotate_by_frequencies({{x, y, args.seq_dim}}, inv_freq, args);
-  return y;
-}
-
-at::Tensor& rotary_embedding_cpu_(at::Tensor& x, at::ArrayRef<double> inv_freq,
-                                  POSENC_ROTARY_ARGS) {
-  RotaryArgs args = make_args(POSENC_ROTARY_PASS);
-  check_rotary("rotary_embedding_", x, inv_freq.size(), args);
-  at::assert_no_internal_overlap(x);
-  rotate_by_frequencies({{x, x, args.seq_dim}}, inv_freq, args);
-  return x;
-}
-
 at::Tensor rotary_embedding_tensor_cpu(const at::Tensor& x, const at::Tensor& inv_freq,
                                        POSENC_ROTARY_ARGS) {
   const char* op = "rotary_embedding.Tensor";
@@ -117,9 +98,7 @@ at::Tensor rotary_embedding_tensor_cpu(const at::Tensor& x, const at::Tensor& in
 }  // namespace
 
 TORCH_LIBRARY_IMPL(posenc, CPU, m) {
-  m.impl("rotary_embedding", rotary_embedding_cpu);
   m.impl("rotary_embedding.Tensor", rotary_embedding_tensor_cpu);
-  m.impl("rotary_embedding_", rotary_embedding_cpu_);
 }
 
 }  // namespace posenc::rotary

@@ -1,6 +1,5 @@
 #include <posenc/rotary/rotary_cuda.h>
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty_like.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/cuda_tools.h>
@@ -139,24 +138,6 @@ void rotate_by_frequencies_cuda(const char* op, at::ArrayRef<RotaryTarget> targe
 
 namespace {
 
-at::Tensor rotary_embedding_cuda(const at::Tensor& x, at::ArrayRef<double> inv_freq,
-                                 POSENC_ROTARY_ARGS) {
-  RotaryArgs args = make_args(POSENC_ROTARY_PASS);
-  check_rotary("rotary_embedding", x, inv_freq.size(), args);
-  at::Tensor y = at::empty_like(x);
-  rotate_by_frequencies_cuda("rotary_embedding", {{x, y, args.seq_dim}}, inv_freq, args);
-  return y;
-}
-
-at::Tensor& rotary_embedding_cuda_(at::Tensor& x, at::ArrayRef<double> inv_freq,
-                                   POSENC_ROTARY_ARGS) {
-  RotaryArgs args = make_args(POSENC_ROTARY_PASS);
-  check_rotary("rotary_embedding_", x, inv_freq.size(), args);
-  at::assert_no_internal_overlap(x);
-  rotate_by_frequencies_cuda("rotary_embedding_", {{x, x, args.seq_dim}}, inv_freq, args);
-  return x;
-}
-
 at::Tensor rotary_embedding_tensor_cuda(const at::Tensor& x, const at::Tensor& inv_freq,
                                         POSENC_ROTARY_ARGS) {
   const char* op = "rotary_embedding.Tensor";
@@ -192,9 +173,7 @@ at::Tensor rotary_embedding_tensor_cuda(const at::Tensor& x, const at::Tensor& i
 }  // namespace
 
 TORCH_LIBRARY_IMPL(posenc, CUDA, m) {
-  m.impl("rotary_embedding", rotary_embedding_cuda);
   m.impl("rotary_embedding.Tensor", rotary_embedding_tensor_cuda);
-  m.impl("rotary_embedding_", rotary_embedding_cuda_);
 }
 
 }  // namespace posenc::rotary

@@ -1,7 +1,7 @@
 #pragma once
 
-// The operators that rotate several tensors of a call, for any backend that can rotate a list of
-// them: `Backend::rotate(op, targets, inv_freq, args)`.
+// The operators that rotate by a list of frequencies, for any backend that can rotate the tensors
+// of a call: `Backend::rotate(op, targets, inv_freq, args)`.
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty_like.h>
@@ -16,6 +16,24 @@ namespace posenc::rotary {
 template <class Backend>
 struct RotaryEntries {
   using Pair = std::tuple<at::Tensor, at::Tensor>;
+
+  static at::Tensor rotate(const at::Tensor& x, at::ArrayRef<double> inv_freq, POSENC_ROTARY_ARGS) {
+    const char* op = "rotary_embedding";
+    RotaryArgs args = make_args(POSENC_ROTARY_PASS);
+    check_rotary(op, x, inv_freq.size(), args);
+    at::Tensor y = at::empty_like(x);
+    Backend::rotate(op, {{x, y, args.seq_dim}}, inv_freq, args);
+    return y;
+  }
+
+  static at::Tensor& rotate_(at::Tensor& x, at::ArrayRef<double> inv_freq, POSENC_ROTARY_ARGS) {
+    const char* op = "rotary_embedding_";
+    RotaryArgs args = make_args(POSENC_ROTARY_PASS);
+    check_rotary(op, x, inv_freq.size(), args);
+    at::assert_no_internal_overlap(x);
+    Backend::rotate(op, {{x, x, args.seq_dim}}, inv_freq, args);
+    return x;
+  }
 
   static at::Tensor rotate_qkv(const at::Tensor& qkv, at::ArrayRef<double> inv_freq,
                                int64_t n_heads, int64_t n_kv_heads, POSENC_ROTARY_ARGS) {
@@ -55,6 +73,8 @@ struct RotaryEntries {
   }
 
   static void register_in(torch::Library& m) {
+    m.impl("rotary_embedding", rotate);
+    m.impl("rotary_embedding_", rotate_);
     m.impl("rotary_embedding_qkv", rotate_qkv);
     m.impl("rotary_embedding_qk", rotate_qk);
     m.impl("rotary_embedding_qk_", rotate_qk_);

@@ -1,5 +1,5 @@
 // Schemas of the rotary operators, and what serves every backend: Meta, Autograd, torch.func,
-// functionalisation. CPU kernels register in rotary_cpu.cpp.
+// functionalisation. Kernels register in rotary_entries_*.cpp, rotary_cpu.cpp and rotary_cuda.cpp.
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_like.h>

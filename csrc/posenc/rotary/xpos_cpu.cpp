@@ -23,8 +23,8 @@ at::Tensor xpos_pairs_cpu(const at::Tensor& positions, int64_t n, double scale_b
   }
   std::vector<double> rate(n);
   for (int64_t i = 0; i < n; ++i) {
-    const double zeta = xpos_zeta(static_cast<double>(i), static_cast<double>(2 * n), gamma);
-    rate[i] = std::log(zeta) / (is_key ? -scale_base : scale_base);
+    rate[i] =
+        xpos_rate(static_cast<double>(i), static_cast<double>(2 * n), gamma, scale_base, is_key);
   }
   at::Tensor pairs = at::empty({rows.size(0), rows.size(1), 2 * n}, rows.options());
   auto* out = pairs.mutable_data_ptr<double>();
