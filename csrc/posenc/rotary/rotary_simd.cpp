@@ -46,25 +46,52 @@ inline bool packs_in(const RotaryPart& part, bool relaid) {
 
 inline bool packs_out(const RotaryPart& part) { return part.ys.last != 1; }
 
-/// How far ahead a rotation in place that walks one stream asks for its rows.
+/// How far ahead rows are asked for, where that pays (Walk).
 constexpr int64_t kBytesAhead = 8192;
 
-/// Rows of the batch that are walked side by side: reading and writing one stream each, a thread
-/// does not fill the memory's pipe.
-constexpr int64_t kBatchesTogether = 4;
+/// Streams that are walked side by side: reading and writing one alone, a thread does not fill the
+/// memory's pipe. More than a few cost more than they bring.
+constexpr int64_t kStreams = 4;
 
-/// Every head of one row, rotated; x and y point at the row's first channel. `alone`: no other
-/// stream is walked beside it.
+/// Heads that do not lie side by side are streams of their own.
+inline int64_t streams_of(const RotaryPart& part) {
+  return part.xs.head == part.head_dim ? 1 : part.heads;
+}
+
+/// How the rows of a part are walked. Measured: where the output is out of the caches' reach (its
+/// pages are fresh), one stream with rows asked for ahead; elsewhere several streams, and the
+/// processor's own prefetching, which only a single stream in place leaves wanting.
+struct Walk {
+  int64_t together;  ///< rows of the batch side by side
+  bool ahead;        ///< ask for rows to come
+};
+
+template <typename T>
+Walk walk_of(const RotaryParams& p, const RotaryPart& part, bool shared) {
+  constexpr int64_t kLarge = int64_t{32} << 20;
+  const int64_t bytes =
+      p.batch * p.seq * part.heads * part.head_dim * static_cast<int64_t>(sizeof(T));
+  const bool asks = p.seq > 1 && part.xs.last == 1;
+  if (part.x != part.y && bytes >= kLarge) {
+    return {1, asks};
+  }
+  const int64_t streams = streams_of(part);
+  const int64_t together = shared ? std::max<int64_t>(1, kStreams / streams) : 1;
+  return {together, asks && part.x == part.y && streams * std::min(together, p.batch) == 1};
+}
+
+/// Every head of one row, rotated; x and y point at the row's first channel. `ahead`: ask for rows
+/// to come.
 template <typename T, bool kInterleavedIn, bool kInterleavedOut>
 void rotate_heads(const RotaryParams& p, const RotaryPart& part, const T* x, T* y,
-                  const Angles<Compute<T>>& angles, bool alone, T* scratch) {
+                  const Angles<Compute<T>>& angles, bool ahead, T* scratch) {
   const int64_t n = p.n_freq, rotated = 2 * n;
   const bool pack_in = packs_in(part, kInterleavedIn != kInterleavedOut);
   const bool pack_out = packs_out(part);
   const bool copies = part.x != part.y && part.head_dim > rotated;
   T* in_row = scratch;
   T* out_row = scratch + rotated;
-  if (alone && part.x == part.y && part.xs.last == 1) {
+  if (ahead) {
     const int64_t row_bytes = part.head_dim * static_cast<int64_t>(sizeof(T));
     const int64_t rows_ahead = std::max<int64_t>(1, kBytesAhead / (part.heads * row_bytes));
     for (int64_t h = 0; h < part.heads; ++h) {
@@ -110,6 +137,7 @@ void rotate_blocks(const RotaryParams& p, int64_t begin, int64_t end) {
 
   const int64_t blocks = (p.seq + p.seq_block - 1) / p.seq_block;
   const bool rows_in_turn = p.freq_batch_stride != 0;
+  const Walk walk = walk_of<T>(p, *p.parts, shared);
   int64_t filled = -1;
   for (int64_t task = begin; task < end;) {
     const int64_t block = rows_in_turn ? task % blocks : task / p.batch;
@@ -119,9 +147,7 @@ void rotate_blocks(const RotaryParams& p, int64_t begin, int64_t end) {
       angles.fill(b0, l0, l1);
       filled = block;
     }
-    const int64_t together =
-        shared ? std::min({kBatchesTogether, end - task, p.batch - b0}) : int64_t{1};
-    const bool alone = together == 1 && l1 - l0 > 1;
+    const int64_t together = std::min({walk.together, end - task, p.batch - b0});
     for (int64_t l = l0; l < l1; ++l) {
       const Angles<C> row = angles.row(l - l0);
       for (int64_t b = b0; b < b0 + together; ++b) {
@@ -131,7 +157,7 @@ void rotate_blocks(const RotaryParams& p, int64_t begin, int64_t end) {
           if (part->copied) {
             copy_heads(*part, x, y);
           } else {
-            rotate_heads<T, kInterleavedIn, kInterleavedOut>(p, *part, x, y, row, alone,
+            rotate_heads<T, kInterleavedIn, kInterleavedOut>(p, *part, x, y, row, walk.ahead,
                                                              scratch.data());
           }
         }
