@@ -12,7 +12,10 @@ ROOT = Path(__file__).parent.resolve()
 
 
 class CMakeBuild(build_ext):
-    """Configures, builds and installs with CMake; `--inplace` (an editable install) leaves the binaries in python/posenc."""
+    """Configures, builds and installs with CMake.
+
+    `--inplace` (an editable install) leaves the binaries in python/posenc.
+    """
 
     def build_extension(self, ext: Extension) -> None:
         del ext

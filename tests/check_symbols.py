@@ -1,7 +1,8 @@
-"""Checks that no object compiled for one instruction set hands its inline code to the rest of the library.
+"""Checks that no object compiled for one instruction set gives its inline code to the library.
 
-A weak symbol (an inline function, a template) that an AVX-512 object emits may be the copy that the linker keeps for all,
-and an older processor then crashes in it. The loop files are written so that they emit none; this looks at what they did.
+A weak symbol (an inline function, a template) that an AVX-512 object emits may be the copy that the
+linker keeps for all, and an older processor then crashes in it. The loop files are written so that
+they emit none; this looks at what they did.
 
     python tests/check_symbols.py build/inplace
 """

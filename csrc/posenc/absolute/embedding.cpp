@@ -1,3 +1,4 @@
+#include <ATen/ops/empty.h>
 #include <posenc/absolute/embedding.h>
 #include <posenc/absolute/embedding_checks.h>
 #include <posenc/absolute/encoding.h>
@@ -42,6 +43,12 @@ void check_embed_tokens(const at::Tensor& input_ids, const at::Tensor& weight,
                     weight.sym_size(0) - 1, ", got ", padding_idx);
   // With the channels that the embedding will have, ids are tokens as x is elsewhere.
   core::check_position_ids(op, position_ids, input_ids.unsqueeze(-1), input_ids.dim() - 1);
+}
+
+at::Tensor empty_embedding(const at::Tensor& input_ids, const at::Tensor& weight) {
+  std::vector<c10::SymInt> shape = input_ids.sym_sizes().vec();
+  shape.push_back(weight.sym_size(1));
+  return at::empty_symint(shape, weight.options());
 }
 
 }  // namespace absolute

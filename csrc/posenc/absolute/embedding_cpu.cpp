@@ -1,4 +1,3 @@
-#include <ATen/ops/empty.h>
 #include <posenc/absolute/dtype_loops.h>
 #include <posenc/absolute/embedding_checks.h>
 #include <posenc/absolute/embedding_kernels.h>
@@ -18,9 +17,7 @@ at::Tensor embed_tokens_cpu(const at::Tensor& input_ids, const at::Tensor& weigh
   check_embed_tokens(input_ids, weight, inv_freq, position_ids, padding_idx);
   const at::Tensor ids =
       checked_ids("embed_tokens", "input_ids", input_ids, /*offset=*/0, weight.size(0));
-  std::vector<int64_t> shape = input_ids.sizes().vec();
-  shape.push_back(weight.size(1));
-  at::Tensor y = at::empty(shape, weight.options());
+  at::Tensor y = empty_embedding(input_ids, weight);
   if (y.numel() == 0) {
     return y;
   }

@@ -1,4 +1,3 @@
-#include <ATen/ops/empty.h>
 #include <posenc/absolute/embedding_checks.h>
 #include <posenc/absolute/rows_cuda.h>
 #include <torch/library.h>
@@ -14,9 +13,7 @@ at::Tensor embed_tokens_cuda(const at::Tensor& input_ids, const at::Tensor& weig
                              bool interleaved, double scale, int64_t padding_idx) {
   check_embed_tokens(input_ids, weight, inv_freq, position_ids, padding_idx);
   const c10::cuda::CUDAGuard guard(weight.device());
-  std::vector<int64_t> shape = input_ids.sizes().vec();
-  shape.push_back(weight.size(1));
-  at::Tensor y = at::empty(shape, weight.options());
+  at::Tensor y = empty_embedding(input_ids, weight);
   if (y.numel() == 0) {
     return y;
   }

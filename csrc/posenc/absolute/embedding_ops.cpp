@@ -21,9 +21,7 @@ at::Tensor embed_tokens_meta(const at::Tensor& input_ids, const at::Tensor& weig
                              c10::SymInt /*offset*/, bool /*interleaved*/, double /*scale*/,
                              int64_t padding_idx) {
   check_embed_tokens(input_ids, weight, inv_freq, position_ids, padding_idx);
-  std::vector<c10::SymInt> shape = input_ids.sym_sizes().vec();
-  shape.push_back(weight.sym_size(1));
-  return at::empty_symint(shape, weight.options());
+  return empty_embedding(input_ids, weight);
 }
 
 at::Tensor embed_tokens_composite(const at::Tensor& input_ids, const at::Tensor& weight,

@@ -154,12 +154,7 @@ struct Cuda {
                       const AttentionArgs& args, Tensor* counts = nullptr) {
     const c10::cuda::CUDAGuard guard(q.device());
     Tensor out = empty_output(q, v), lse = empty_lse(q);
-    if (lse.numel() == 0) {
-      return {out, lse};
-    }
-    if (k.size(2) == 0) {
-      out.zero_();
-      lse.fill_(-std::numeric_limits<double>::infinity());
+    if (fill_without_keys(k, out, lse)) {
       return {out, lse};
     }
     Setup s(kForward, q, k, v, args);

@@ -7,6 +7,7 @@
 #include <posenc/core/checks.h>
 
 #include <cmath>
+#include <limits>
 
 namespace posenc::attention {
 namespace {
@@ -152,6 +153,14 @@ at::Tensor empty_output(const at::Tensor& q, const at::Tensor& v) {
   }
   return at::empty_symint({q.sym_size(0), q.sym_size(1), q.sym_size(2), v.sym_size(3)},
                           q.options());
+}
+
+bool fill_without_keys(const at::Tensor& k, at::Tensor& out, at::Tensor& lse) {
+  if (k.size(2) == 0) {
+    out.zero_();
+    lse.fill_(-std::numeric_limits<double>::infinity());
+  }
+  return lse.numel() == 0 || k.size(2) == 0;
 }
 
 at::Tensor empty_lse(const at::Tensor& q) {

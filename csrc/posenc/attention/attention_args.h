@@ -48,5 +48,7 @@ double log_epsilon(at::ScalarType dtype);
 at::Tensor empty_output(const at::Tensor& q, const at::Tensor& v);
 /// An empty (B, H, L) in the compute type.
 at::Tensor empty_lse(const at::Tensor& q);
+/// Whether there is nothing to compute: no rows, or no keys, for which out and lse are then filled.
+bool fill_without_keys(const at::Tensor& k, at::Tensor& out, at::Tensor& lse);
 
 }  // namespace posenc::attention

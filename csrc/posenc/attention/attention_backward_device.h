@@ -31,9 +31,10 @@ struct PairScores {
   int64_t block;
   int keys, rows;
   bool restricted, finite;
+  int first_query = 0;  ///< of the tile's, where they are the columns
 
   POSENC_HD int query(int i, int j) const {
-    return rows_are_queries ? engine.row(i) : engine.column(j);
+    return rows_are_queries ? engine.row(i) : first_query + engine.column(j);
   }
   POSENC_HD int key(int i, int j) const {
     return rows_are_queries ? engine.column(j) : engine.row(i);
@@ -126,16 +127,14 @@ template <class Tile, class Bias, class Gpu>
 POSENC_HD void backward_keys_body(const Gpu& gpu, const Params& p) {
   using T = typename Tile::T;
   constexpr int M = Tile::M, N = Tile::N, C = Tile::C;
-  static_assert(Tile::kRows == kKeys);
+  static_assert(Tile::kRows == kKeys && kMostRows % Tile::kColumns == 0);
   const typename Tile::template Engine<Gpu> engine(gpu, p, 2);
   int64_t index = gpu.block(0);
   Work w{};
   w.slice = static_cast<int>(index % p.slices);
   index /= p.slices;
-  const int64_t block = index % p.key_blocks;  // the first ones: seen by most queries
-  w.pair = p.pairs - 1 - index / p.key_blocks;
-  w.batch = w.pair / p.kv_heads;
-  w.kv_head = w.pair % p.kv_heads;
+  w.set_pair_and_tile(p, index, p.key_blocks);
+  const int64_t block = p.key_blocks - 1 - w.tile;  // the first ones first: seen by most queries
   const GradientTile<T> s = GradientTile<T>::at(gpu, engine.end());
   const int keys = block_keys(p, block), first_channel = w.slice * Tile::kWidth;
   const double high = block_last(gpu, p, w.pair, block);
@@ -143,8 +142,6 @@ POSENC_HD void backward_keys_body(const Gpu& gpu, const Params& p) {
       gpu.load(static_cast<const T*>(p.norm) + w.pair * p.key_blocks + block) < infinity<T>();
   const auto k = key_operand(p, w, p.k, p.head_dim, block);
   const auto v = key_operand(p, w, p.v, p.v_dim, block);
-  const Operand q{p.q, p.head_dim, [&s](int r) { return s.q_offset[r]; }};
-  const Operand grad_out{p.grad_out, p.v_dim, [&s](int r) { return s.grad_offset[r]; }};
   engine.keep(0, k);
   engine.keep(1, v);
 
@@ -178,17 +175,24 @@ POSENC_HD void backward_keys_body(const Gpu& gpu, const Params& p) {
       const bool finite = keys_finite && known.reach < infinity<T>();
       const bool restricted = p.mask != nullptr || keys < kKeys || rows < kMostRows || !finite ||
                               (p.causal && high > known.first);
-      const PairScores<Tile, Bias, false, Gpu> pair{gpu,  p,    engine,     s,     block,
-                                                    keys, rows, restricted, finite};
-      T weights[M][N], grads[M][N];
-      unsigned allowed;
-      if (!pair.weigh(k, q, weights, allowed)) {
-        continue;
+      // As many queries at a time as a thread has registers for.
+      POSENC_UNROLL_BY(1)
+      for (int r0 = 0; r0 < rows; r0 += Tile::kColumns) {
+        const PairScores<Tile, Bias, false, Gpu> pair{gpu,  p,    engine,     s,      block,
+                                                      keys, rows, restricted, finite, r0};
+        const Operand q{p.q, p.head_dim, [&s, r0](int r) { return s.q_offset[r0 + r]; }};
+        const Operand grad_out{p.grad_out, p.v_dim,
+                               [&s, r0](int r) { return s.grad_offset[r0 + r]; }};
+        T weights[M][N], grads[M][N];
+        unsigned allowed;
+        if (!pair.weigh(k, q, weights, allowed)) {
+          continue;
+        }
+        const auto touches = [&pair, r0](int t, int r, T) { return pair.sees(r0 + r, t); };
+        engine.values(weights, grad_out, first_channel, !finite, touches, dv);
+        pair.differentiate(v, grad_out, weights, allowed, grads);
+        engine.values(grads, q, first_channel, !finite, touches, dk);
       }
-      const auto touches = [&pair](int t, int r, T) { return pair.sees(r, t); };
-      engine.values(weights, grad_out, first_channel, !finite, touches, dv);
-      pair.differentiate(v, grad_out, weights, allowed, grads);
-      engine.values(grads, q, first_channel, !finite, touches, dk);
     }
   }
   const auto out_at = [&](const View& view) {
@@ -208,16 +212,13 @@ template <class Tile, class Bias, class Gpu>
 POSENC_HD void backward_queries_body(const Gpu& gpu, const Params& p) {
   using T = typename Tile::T;
   constexpr int M = Tile::M, N = Tile::N, C = Tile::C;
-  static_assert(Tile::kRows == kMostRows);
+  static_assert(Tile::kRows == kMostRows && Tile::kColumns == kKeys);
   const typename Tile::template Engine<Gpu> engine(gpu, p, 2);
   int64_t index = gpu.block(0);
   Work w{};
   w.slice = static_cast<int>(index % p.slices);
   index /= p.slices;
-  w.tile = p.tiling.count - 1 - index % p.tiling.count;
-  w.pair = p.pairs - 1 - index / p.tiling.count;
-  w.batch = w.pair / p.kv_heads;
-  w.kv_head = w.pair % p.kv_heads;
+  w.set_pair_and_tile(p, index, p.tiling.count);
   const GradientTile<T> s = GradientTile<T>::at(gpu, engine.end());
   const Tiling::Tile tile = p.tiling.at(w.tile);
   const int rows = tile.rows(), first_channel = w.slice * Tile::kWidth;

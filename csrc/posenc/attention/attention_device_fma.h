@@ -10,7 +10,8 @@
 namespace posenc::attention::device {
 
 /// An engine multiplies tiles: this one, or that of attention_device_mma.h. What both have:
-///   kThreads, kRows, kWidth        threads of a block, rows of a tile, channels of a slice
+///   kThreads, kRows, kColumns, kWidth  threads of a block, rows and columns of a tile of scores,
+///                                      channels of a slice
 ///   M, N, C, kLanes                a thread's rows, columns and channels; lanes that share a row
 ///   kAdjacent                      so many of a thread's channels lie next to each other
 ///   dtype(p)                       of the tensors, a constant where it can be one
@@ -24,7 +25,7 @@ template <class T_, int M_, int C_>
 struct Fma {
   using T = T_;
   static constexpr int M = M_, N = 4, C = C_, kLanes = 16;
-  static constexpr int kThreads = 256, kRows = 16 * M, kWidth = 16 * C;
+  static constexpr int kThreads = 256, kRows = 16 * M, kColumns = 16 * N, kWidth = 16 * C;
   static constexpr int kAdjacent = kPackOf<T>;
   POSENC_HD static constexpr Dtype dtype(const Params& p) {
     return sizeof(T) == 8 ? Dtype::kDouble : p.dtype;
@@ -37,8 +38,8 @@ struct Fma {
       sizeof(T) == 8 ? 8 : 32;  ///< of the factors of scores, at a time
   static constexpr int kStride = kChannels + kPack;
   static constexpr int kSteps = sizeof(T) == 8 ? 16 : 32;  ///< rows of the factor of values
-  static constexpr int kScoreStride = kKeys + kPack;
-  static constexpr int kFactors = (kRows + kKeys) * kStride;
+  static constexpr int kScoreStride = kColumns + kPack;
+  static constexpr int kFactors = (kRows + kColumns) * kStride;
   static constexpr int kChunk = kFactors > kSteps* kWidth ? kFactors : kSteps* kWidth;
 
   static int64_t shared_bytes(const Params&, int) {
@@ -80,7 +81,7 @@ struct Fma {
       for (int first = 0; first < a.channels; first += kChannels) {
         gpu_.sync();
         load_tile(gpu_, dtype_, a, 0, kRows, first, kChannels, chunk_a, kStride);
-        load_tile(gpu_, dtype_, b, 0, kKeys, first, kChannels, chunk_b, kStride);
+        load_tile(gpu_, dtype_, b, 0, kColumns, first, kChannels, chunk_b, kStride);
         gpu_.sync();
         POSENC_UNROLL_BY(2)
         for (int d = 0; d < kChannels; d += kPack) {
@@ -118,7 +119,7 @@ struct Fma {
           tile_[row(i) * kScoreStride + column(j)] = weights[i][j];
         }
       }
-      for (int t0 = 0; t0 < kKeys; t0 += kSteps) {
+      for (int t0 = 0; t0 < kColumns; t0 += kSteps) {
         gpu_.sync();
         load_tile(gpu_, dtype_, b, t0, kSteps, first, kWidth, chunk_, kWidth);
         gpu_.sync();

@@ -36,10 +36,8 @@ template <class T, class Bias, class Gpu>
 POSENC_HD void backward_rows_body(const Gpu& gpu, const Params& p) {
   constexpr int kPack = kPackOf<T>;
   Work w{};
-  w.pair = gpu.block(0) / p.tiling.count;
-  w.batch = w.pair / p.kv_heads;
-  w.kv_head = w.pair % p.kv_heads;
-  const Tiling::Tile tile = p.tiling.at(gpu.block(0) % p.tiling.count);
+  w.set_pair_and_tile(p, gpu.block(0), p.tiling.count);
+  const Tiling::Tile tile = p.tiling.at(w.tile);
   const int warps = gpu.threads() / 32;
   const auto add = [](const TileStats<T>& a, const TileStats<T>& b) {
     TileStats<T> c{};
@@ -103,7 +101,8 @@ POSENC_HD void backward_rows_body(const Gpu& gpu, const Params& p) {
     for (int n = 1; n < warps; ++n) {
       stats = add(stats, shared[n]);
     }
-    store_stats(gpu, static_cast<TileStats<T>*>(p.tile_stats) + gpu.block(0), stats);
+    auto* all = static_cast<TileStats<T>*>(p.tile_stats) + w.pair * p.tiling.count;
+    store_stats(gpu, all + w.tile, stats);
   }
 }
 

@@ -3,7 +3,7 @@
 // Products of tiles on tensor cores, for float16 and bfloat16 from compute capability 8.0 on: the
 // warp-wide mma.m16n8k16 and ldmatrix of PTX, with twins that do the same on the host by the
 // documented layout of fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16"). A block of four
-// warps works on (64 × 64) scores, each warp on 16 rows. See attention_device_fma.h for what an
+// warps works on (64 × 4·N) scores, each warp on 16 rows. See attention_device_fma.h for what an
 // engine is.
 
 #include <posenc/attention/attention_device_fma.h>
@@ -147,13 +147,13 @@ POSENC_HD void load_bits(const Gpu& gpu, const A& a, int rows, int first, int wi
   wait_copies();
 }
 
-/// S: Half or BFloat16. 4·C channels a slice.
-template <class S, int C_>
+/// S: Half or BFloat16. 4·C channels a slice, 4·N columns of scores at a time.
+template <class S, int C_, int N_ = 16>
 struct Mma {
   using T = float;
-  static constexpr int M = 2, N = 16, C = C_, kLanes = 4;
-  static constexpr int kThreads = 128, kRows = 64, kWidth = 4 * C, kAdjacent = 2;
-  static constexpr int kWeightStride = kKeys + 8;
+  static constexpr int M = 2, N = N_, C = C_, kLanes = 4;
+  static constexpr int kThreads = 128, kRows = 64, kColumns = 4 * N, kWidth = 4 * C, kAdjacent = 2;
+  static constexpr int kWeightStride = kColumns + 8;
   POSENC_HD static constexpr Dtype dtype(const Params&) {
     return std::is_same_v<S, Half> ? Dtype::kHalf : Dtype::kBFloat16;
   }
@@ -169,7 +169,7 @@ struct Mma {
   /// \param slots left factors that are kept: of head_dim, and of v_dim
   POSENC_HD static int tile_numbers(const Params& p, int slots) {
     const int left = stride_of(p.head_dim) + (slots > 1 ? stride_of(p.v_dim) : 0);
-    return kRows * (left + right_stride(p) + kWeightStride);
+    return kRows * (left + kWeightStride) + kColumns * right_stride(p);
   }
   static int64_t shared_bytes(const Params& p, int slots) { return 2 * tile_numbers(p, slots); }
 
@@ -178,13 +178,10 @@ struct Mma {
    public:
     POSENC_HD Engine(const Gpu& gpu, const Params& p, int slots)
         : gpu_(gpu), warp_row_(16 * gpu.warp()), lane_(gpu.lane()) {
-      left_[0] = gpu.template shared<uint16_t>(0);
       left_stride_[0] = stride_of(p.head_dim);
       left_stride_[1] = stride_of(p.v_dim);
-      left_[1] = left_[0] + kRows * left_stride_[0];
-      right_ = left_[1] + (slots > 1 ? kRows * left_stride_[1] : 0);
       right_stride_ = right_stride(p);
-      weights_ = right_ + kRows * right_stride_;
+      right_at_ = kRows * (left_stride_[0] + (slots > 1 ? left_stride_[1] : 0));
       end_ = 2 * tile_numbers(p, slots);
     }
 
@@ -196,7 +193,7 @@ struct Mma {
 
     template <class A>
     POSENC_HD void keep(int slot, const A& a) const {
-      load_bits<S>(gpu_, a, kRows, 0, left_stride_[slot] - 8, left_[slot], left_stride_[slot]);
+      load_bits<S>(gpu_, a, kRows, 0, left_stride_[slot] - 8, left(slot), left_stride_[slot]);
     }
 
     template <class A, class B>
@@ -207,19 +204,19 @@ struct Mma {
       }
       const int stride = left_stride_[slot], width = stride - 8;
       gpu_.sync();
-      load_bits<S>(gpu_, b, kKeys, 0, width, right_, right_stride_);
+      load_bits<S>(gpu_, b, kColumns, 0, width, right(), right_stride_);
       gpu_.sync();
-      const uint16_t* left = left_[slot] + (warp_row_ + lane_ % 16) * stride + lane_ / 16 * 8;
-      const uint16_t* right =
-          right_ + (lane_ % 8 + lane_ / 16 * 8) * right_stride_ + lane_ / 8 % 2 * 8;
+      const uint16_t* a_row = left(slot) + (warp_row_ + lane_ % 16) * stride + lane_ / 16 * 8;
+      const uint16_t* b_row =
+          right() + (lane_ % 8 + lane_ / 16 * 8) * right_stride_ + lane_ / 8 % 2 * 8;
       POSENC_UNROLL_BY(1)
       for (int k = 0; k < width; k += 16) {
         uint32_t a[4];
-        load_matrices<false>(gpu_, left + k, a);
+        load_matrices<false>(gpu_, a_row + k, a);
         POSENC_UNROLL
         for (int j = 0; j < N; j += 4) {
           uint32_t bs[4];
-          load_matrices<false>(gpu_, right + 4 * j * right_stride_ + k, bs);
+          load_matrices<false>(gpu_, b_row + 4 * j * right_stride_ + k, bs);
           multiply_add<S>(gpu_, a, bs[0], bs[1], acc[0][j], acc[0][j + 1], acc[1][j],
                           acc[1][j + 1]);
           multiply_add<S>(gpu_, a, bs[2], bs[3], acc[0][j + 2], acc[0][j + 3], acc[1][j + 2],
@@ -232,13 +229,13 @@ struct Mma {
     POSENC_HD void values(const float (&weights)[M][N], const B& b, int first, bool guarded,
                           const Touches& touches, float (&acc)[M][C]) const {
       gpu_.sync();
-      load_bits<S>(gpu_, b, kKeys, first, kWidth, right_, right_stride_);
+      load_bits<S>(gpu_, b, kColumns, first, kWidth, right(), right_stride_);
       if (guarded) {
         add_guarded(weights, touches, acc);
         return;
       }
       gpu_.sync();
-      const uint16_t* right = right_ + lane_ % 16 * right_stride_ + lane_ / 16 * 8;
+      const uint16_t* b_row = right() + lane_ % 16 * right_stride_ + lane_ / 16 * 8;
       POSENC_UNROLL
       for (int j = 0; j < N; j += 4) {
         const uint32_t a[4] = {pack_pair<S>(weights[0][j], weights[0][j + 1]),
@@ -248,7 +245,7 @@ struct Mma {
         POSENC_UNROLL
         for (int c = 0; c < C; c += 4) {
           uint32_t bs[4];
-          load_matrices<true>(gpu_, right + 4 * j * right_stride_ + 4 * c, bs);
+          load_matrices<true>(gpu_, b_row + 4 * j * right_stride_ + 4 * c, bs);
           multiply_add<S>(gpu_, a, bs[0], bs[1], acc[0][c], acc[0][c + 1], acc[1][c],
                           acc[1][c + 1]);
           multiply_add<S>(gpu_, a, bs[2], bs[3], acc[0][c + 2], acc[0][c + 3], acc[1][c + 2],
@@ -258,38 +255,44 @@ struct Mma {
     }
 
    private:
+    // Places in shared memory are kept as offsets: an address would take two registers each.
+    POSENC_HD uint16_t* left(int slot) const {
+      return gpu_.template shared<uint16_t>(slot == 0 ? 0 : 2 * kRows * left_stride_[0]);
+    }
+    POSENC_HD uint16_t* right() const { return gpu_.template shared<uint16_t>(2 * right_at_); }
+
     template <class Touches>
     POSENC_HD void add_guarded(const float (&weights)[M][N], const Touches& touches,
                                float (&acc)[M][C]) const {
+      uint16_t* const shared_weights = right() + kColumns * right_stride_;
       POSENC_UNROLL
       for (int i = 0; i < M; ++i) {
         POSENC_UNROLL
         for (int j = 0; j < N; ++j) {
           const float one[1] = {weights[i][j]};
-          weights_[row(i) * kWeightStride + column(j)] =
+          shared_weights[row(i) * kWeightStride + column(j)] =
               core::bit_cast<uint16_t>(core::pack<S>(one));
         }
       }
       gpu_.sync();
       POSENC_UNROLL_BY(1)
-      for (int t = 0; t < kKeys; ++t) {
+      for (int t = 0; t < kColumns; ++t) {
         POSENC_UNROLL
         for (int i = 0; i < M; ++i) {
-          const float weight = number_of<S>(weights_[row(i) * kWeightStride + t]);
+          const float weight = number_of<S>(shared_weights[row(i) * kWeightStride + t]);
           if (!touches(row(i), t, weight)) {
             continue;
           }
           POSENC_UNROLL
           for (int c = 0; c < C; ++c) {
-            acc[i][c] += weight * number_of<S>(right_[t * right_stride_ + channel(c)]);
+            acc[i][c] += weight * number_of<S>(right()[t * right_stride_ + channel(c)]);
           }
         }
       }
     }
 
     const Gpu& gpu_;
-    uint16_t *left_[2], *right_, *weights_;
-    int left_stride_[2], right_stride_, warp_row_, lane_, end_;
+    int left_stride_[2], right_stride_, right_at_, warp_row_, lane_, end_;
   };
 };
 

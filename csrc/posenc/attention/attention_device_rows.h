@@ -8,10 +8,19 @@
 namespace posenc::attention::device {
 
 /// Which block of the grid does what. Later heads (flatter slopes) and later tiles (more keys under
-/// a causal mask) come first: the long ones.
+/// a causal mask) come first: the long ones. All of it is below the number of blocks, which CUDA
+/// keeps below 2^31, and in 32 bits it takes half the registers.
 struct Work {
-  int64_t pair, batch, kv_head, tile;
+  int pair, batch, kv_head, tile;
   int part, slice;
+
+  /// What is left of the index of a block after its slice and part. \param tiles of a pair
+  POSENC_HD void set_pair_and_tile(const Params& p, int64_t index, int64_t tiles) {
+    tile = static_cast<int>(tiles - 1 - index % tiles);
+    pair = static_cast<int>(p.pairs - 1 - index / tiles);
+    batch = static_cast<int>(pair / p.kv_heads);
+    kv_head = static_cast<int>(pair % p.kv_heads);
+  }
 };
 
 POSENC_HD inline Work forward_work(const Params& p, int64_t index) {
@@ -20,10 +29,7 @@ POSENC_HD inline Work forward_work(const Params& p, int64_t index) {
   index /= p.slices;
   w.part = static_cast<int>(index % p.parts);
   index /= p.parts;
-  w.tile = p.tiling.count - 1 - index % p.tiling.count;
-  w.pair = p.pairs - 1 - index / p.tiling.count;
-  w.batch = w.pair / p.kv_heads;
-  w.kv_head = w.pair % p.kv_heads;
+  w.set_pair_and_tile(p, index, p.tiling.count);
   return w;
 }
 

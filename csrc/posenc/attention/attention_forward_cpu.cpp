@@ -115,12 +115,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_cpu(const at::Tensor& q, co
                                                          const AttentionArgs& args,
                                                          BlockCounts* counts) {
   at::Tensor out = empty_output(q, v), lse = empty_lse(q);
-  if (lse.numel() == 0) {
-    return {out, lse};
-  }
-  if (k.size(2) == 0) {
-    out.zero_();
-    lse.fill_(-std::numeric_limits<double>::infinity());
+  if (fill_without_keys(k, out, lse)) {
     return {out, lse};
   }
   Setup s(q, k, v, slopes, args);
@@ -132,8 +127,8 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_cpu(const at::Tensor& q, co
   if (p.group * p.q_len <= kFewRows) {
     forward_few(s, args, shared);
   } else {
-    const bool computes_in_k = q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble ||
-                               p.gemm_bf16 != nullptr;
+    const bool computes_in_k =
+        q.scalar_type() == at::kFloat || q.scalar_type() == at::kDouble || p.gemm_bf16 != nullptr;
     forward_tiles(s, computes_in_k && p.k_strides.last == 1 && p.k_strides.row >= p.head_dim,
                   shared);
   }

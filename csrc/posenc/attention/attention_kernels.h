@@ -93,8 +93,8 @@ struct AttentionParams {
   Strides out_strides;
   void* lse;  ///< (batch, heads, q_len) contiguous, the compute type
   /// Copies of the keys and values of the (batch, kv head) pairs [first_pair, …) of the running
-  /// phase, in the compute type (k with gemm_bf16: bfloat16), zeros past the end. Where k can be read
-  /// in place (k_in_place), only the last, short block is copied.
+  /// phase, in the compute type (k with gemm_bf16: bfloat16), zeros past the end. Where k can be
+  /// read in place (k_in_place), only the last, short block is copied.
   void* packed_k;  ///< (pair, blocks, kKeyBlock, head_dim); (pair, 1, …) where k is read in place
   void* packed_v;  ///< (pair, blocks, v_dim, kKeyBlock): transposed
   bool k_in_place;

@@ -209,22 +209,24 @@ void run_forward(const Launcher& launcher, const Params& p) {
 template <class Bias, class Launcher>
 void run_backward(const Launcher& launcher, const Params& p) {
   const int most = p.head_dim > p.v_dim ? p.head_dim : p.v_dim;
-  const auto run = [&]<class Tile>() {
+  const auto run = [&]<class Tile, class KeysTile = Tile>() {
     launcher.template run<BackwardRowsPass<typename Tile::T, Bias>>(p);
     Params keys = p;
     keys.counts = nullptr;
-    run_sliced<BackwardKeysPass<Tile, Bias>>(launcher, keys, most);
+    run_sliced<BackwardKeysPass<KeysTile, Bias>>(launcher, keys, most);
     run_sliced<BackwardQueriesPass<Tile, Bias>>(launcher, p, p.head_dim);
   };
   const bool narrow = most <= 64;
   if (p.dtype == Dtype::kDouble) {
     run.template operator()<Fma<double, 4, 4>>();
   } else if (backward_on_tensor_cores(p) && launcher.has_tensor_cores()) {
+    // dk and dv of 128 channels leave a thread registers for half a tile of scores.
     if (p.dtype == Dtype::kHalf) {
-      narrow ? run.template operator()<Mma<Half, 16>>() : run.template operator()<Mma<Half, 32>>();
+      narrow ? run.template operator()<Mma<Half, 16>>()
+             : run.template operator()<Mma<Half, 32>, Mma<Half, 32, 8>>();
     } else {
       narrow ? run.template operator()<Mma<BFloat16, 16>>()
-             : run.template operator()<Mma<BFloat16, 32>>();
+             : run.template operator()<Mma<BFloat16, 32>, Mma<BFloat16, 32, 8>>();
     }
   } else {
     narrow ? run.template operator()<Fma<float, 4, 4>>()

@@ -6,17 +6,25 @@
 
 namespace posenc::bias {
 
+at::ScalarType bias_dtype(std::optional<at::ScalarType> dtype) {
+  return dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
+}
+
+void check_bias(const char* op, const c10::SymInt& q_len, const c10::SymInt& k_len,
+                at::ScalarType dtype) {
+  TORCH_CHECK_VALUE(q_len >= 0 && k_len >= 0, op, ": expected q_len and k_len >= 0, got ", q_len,
+                    " and ", k_len);
+  TORCH_CHECK_TYPE(
+      dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
+      op, ": expected dtype float64, float32, bfloat16 or float16, got ", dtype);
+}
+
 void check_bias(const char* op, const at::Tensor& slopes, const c10::SymInt& q_len,
                 const c10::SymInt& k_len, std::optional<at::ScalarType> dtype) {
   core::check_floating(op, "slopes", slopes);
   TORCH_CHECK_VALUE(slopes.dim() == 1 || slopes.dim() == 2, op,
                     ": expected slopes of shape (H) or (B, H), got ", slopes.sym_sizes());
-  TORCH_CHECK_VALUE(q_len >= 0 && k_len >= 0, op, ": expected q_len and k_len >= 0, got ", q_len,
-                    " and ", k_len);
-  const at::ScalarType out = dtype.value_or(slopes.scalar_type());
-  TORCH_CHECK_TYPE(
-      out == at::kDouble || out == at::kFloat || out == at::kBFloat16 || out == at::kHalf, op,
-      ": expected dtype float64, float32, bfloat16 or float16, got ", out);
+  check_bias(op, q_len, k_len, dtype.value_or(slopes.scalar_type()));
 }
 
 at::Tensor empty_bias(const at::Tensor& slopes, const c10::SymInt& q_len, const c10::SymInt& k_len,

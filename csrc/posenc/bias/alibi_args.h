@@ -9,6 +9,11 @@
 
 namespace posenc::bias {
 
+/// The dtype of a bias that comes from a list of slopes.
+at::ScalarType bias_dtype(std::optional<at::ScalarType> dtype);
+
+void check_bias(const char* op, const c10::SymInt& q_len, const c10::SymInt& k_len,
+                at::ScalarType dtype);
 void check_bias(const char* op, const at::Tensor& slopes, const c10::SymInt& q_len,
                 const c10::SymInt& k_len, std::optional<at::ScalarType> dtype);
 at::Tensor empty_bias(const at::Tensor& slopes, const c10::SymInt& q_len, const c10::SymInt& k_len,

@@ -29,26 +29,41 @@ void over_rows(int64_t rows, int64_t row_elements, int64_t scratch_elements, con
   });
 }
 
-Tensor alibi_bias_cpu(const Tensor& slopes, int64_t q_len, int64_t k_len,
-                      std::optional<int64_t> offset, bool is_causal,
-                      std::optional<at::ScalarType> dtype) {
-  check_bias("alibi_bias", slopes, q_len, k_len, dtype);
-  Tensor out = empty_bias(slopes, q_len, k_len, dtype);
+/// out: (…, q_len, k_len), contiguous, one matrix for each of the slopes.
+Tensor fill_bias(Tensor out, const double* slopes, std::optional<int64_t> offset, bool is_causal) {
   if (out.numel() == 0) {
     return out;
   }
-  const Tensor wide = slopes.to(at::kDouble).contiguous();
+  const int64_t q_len = out.size(-2), k_len = out.size(-1);
   AlibiBiasParams p{};
   p.out = out.mutable_data_ptr();
-  p.slopes = wide.const_data_ptr<double>();
+  p.slopes = slopes;
   p.q_len = q_len;
   p.k_len = k_len;
   p.offset = offset.value_or(k_len - q_len);
   p.causal = is_causal;
   const auto fill = alibi_kernels().of(out.scalar_type()).bias;
-  over_rows(slopes.numel() * q_len, k_len, k_len,
+  over_rows(out.numel() / k_len, k_len, k_len,
             [&](int64_t begin, int64_t end, void* scratch) { fill(p, begin, end, scratch); });
   return out;
+}
+
+Tensor alibi_bias_cpu(at::ArrayRef<double> slopes, int64_t q_len, int64_t k_len,
+                      std::optional<int64_t> offset, bool is_causal,
+                      std::optional<at::ScalarType> dtype, std::optional<at::Device>) {
+  const at::ScalarType out = bias_dtype(dtype);
+  check_bias("alibi_bias", q_len, k_len, out);
+  return fill_bias(at::empty({static_cast<int64_t>(slopes.size()), q_len, k_len}, out),
+                   slopes.data(), offset, is_causal);
+}
+
+Tensor alibi_bias_tensor_cpu(const Tensor& slopes, int64_t q_len, int64_t k_len,
+                             std::optional<int64_t> offset, bool is_causal,
+                             std::optional<at::ScalarType> dtype) {
+  check_bias("alibi_bias", slopes, q_len, k_len, dtype);
+  const Tensor wide = slopes.to(at::kDouble).contiguous();
+  return fill_bias(empty_bias(slopes, q_len, k_len, dtype), wide.const_data_ptr<double>(), offset,
+                   is_causal);
 }
 
 Tensor alibi_softmax_cpu(const Tensor& scores, at::ArrayRef<double> slopes,
@@ -110,7 +125,8 @@ Tensor alibi_softmax_backward_cpu(const Tensor& grad_in, const Tensor& output, d
 }  // namespace
 
 TORCH_LIBRARY_IMPL(posenc, CPU, m) {
-  m.impl("alibi_bias.Tensor", alibi_bias_cpu);
+  m.impl("alibi_bias", alibi_bias_cpu);
+  m.impl("alibi_bias.Tensor", alibi_bias_tensor_cpu);
   m.impl("alibi_softmax", alibi_softmax_cpu);
   m.impl("_alibi_softmax_backward", alibi_softmax_backward_cpu);
 }

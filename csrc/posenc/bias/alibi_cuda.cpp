@@ -5,6 +5,7 @@
 #include <posenc/bias/alibi_launch.h>
 #include <posenc/core/checks.h>
 #include <posenc/core/cuda_tools.h>
+#include <posenc/core/dispatch.h>
 #include <torch/library.h>
 
 namespace posenc::bias {
@@ -13,9 +14,9 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-Tensor alibi_bias_cuda(const Tensor& slopes, int64_t q_len, int64_t k_len,
-                       std::optional<int64_t> offset, bool is_causal,
-                       std::optional<at::ScalarType> dtype) {
+Tensor alibi_bias_tensor_cuda(const Tensor& slopes, int64_t q_len, int64_t k_len,
+                              std::optional<int64_t> offset, bool is_causal,
+                              std::optional<at::ScalarType> dtype) {
   check_bias("alibi_bias", slopes, q_len, k_len, dtype);
   const c10::cuda::CUDAGuard guard(slopes.device());
   Tensor out = empty_bias(slopes, q_len, k_len, dtype);
@@ -29,6 +30,17 @@ Tensor alibi_bias_cuda(const Tensor& slopes, int64_t q_len, int64_t k_len,
           bias_device_params(wide, q_len, k_len, offset.value_or(k_len - q_len), is_causal, out),
           core::gpu_dtype(out.scalar_type()), core::current_stream()));
   return out;
+}
+
+Tensor alibi_bias_cuda(at::ArrayRef<double> slopes, int64_t q_len, int64_t k_len,
+                       std::optional<int64_t> offset, bool is_causal,
+                       std::optional<at::ScalarType> dtype, std::optional<at::Device> device) {
+  const at::ScalarType out = bias_dtype(dtype);
+  check_bias("alibi_bias", q_len, k_len, out);
+  const auto options =
+      at::TensorOptions().dtype(core::compute_dtype(out)).device(device.value_or(at::kCUDA));
+  return alibi_bias_tensor_cuda(core::float_list_on_gpu(slopes, options), q_len, k_len, offset,
+                                is_causal, out);
 }
 
 Tensor alibi_softmax_cuda(const Tensor& scores, at::ArrayRef<double> slopes,
@@ -76,7 +88,8 @@ Tensor alibi_softmax_backward_cuda(const Tensor& grad_in, const Tensor& output, 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(posenc, CUDA, m) {
-  m.impl("alibi_bias.Tensor", alibi_bias_cuda);
+  m.impl("alibi_bias", alibi_bias_cuda);
+  m.impl("alibi_bias.Tensor", alibi_bias_tensor_cuda);
   m.impl("alibi_softmax", alibi_softmax_cuda);
   m.impl("_alibi_softmax_backward", alibi_softmax_backward_cuda);
 }

@@ -69,10 +69,23 @@ Tensor bias_meta(const Tensor& slopes, c10::SymInt q_len, c10::SymInt k_len, Opt
   return empty_bias(slopes, q_len, k_len, dtype);
 }
 
+// No tensor of the call says where the bias shall be. `device` does, as for ATen's factories, in
+// the same place of the dispatcher: what watches or traces calls stands above it.
+Tensor bias_of_device(at::ArrayRef<double> slopes, c10::SymInt q_len, c10::SymInt k_len,
+                      OptionalSymInt offset, bool is_causal, std::optional<at::ScalarType> dtype,
+                      std::optional<at::Device> device) {
+  static const auto op = core::find_op<decltype(bias_of_device)>("posenc::alibi_bias");
+  const auto key = c10::computeDispatchKey(dtype, /*layout=*/std::nullopt, device);
+  return op.redispatch(c10::DispatchKeySet(key), slopes, std::move(q_len), std::move(k_len),
+                       std::move(offset), is_causal, dtype, device);
+}
+
+// Devices without a kernel of ours, Meta among them.
 Tensor bias_from_list(at::ArrayRef<double> slopes, c10::SymInt q_len, c10::SymInt k_len,
                       OptionalSymInt offset, bool is_causal, std::optional<at::ScalarType> dtype,
                       std::optional<at::Device> device) {
-  const at::ScalarType out = dtype.value_or(c10::typeMetaToScalarType(c10::get_default_dtype()));
+  const at::ScalarType out = bias_dtype(dtype);
+  check_bias("alibi_bias", q_len, k_len, out);
   at::TensorOptions options = at::TensorOptions().dtype(core::compute_dtype(out)).device(device);
   return alibi_bias(core::float_list_tensor(slopes, options), q_len, k_len, offset, is_causal, out);
 }
@@ -194,8 +207,12 @@ TORCH_LIBRARY_FRAGMENT(posenc, m) {
       "offset=None) -> Tensor",
       tags);
   m.def("_alibi_softmax_backward(Tensor grad, Tensor output, float scale) -> Tensor", tags);
-  m.impl("alibi_bias", TORCH_FN(bias_from_list));
 }
+
+TORCH_LIBRARY_IMPL(posenc, BackendSelect, m) { m.impl("alibi_bias", bias_of_device); }
+
+// torch.jit.trace cannot write down a call with a device among its arguments.
+TORCH_LIBRARY_IMPL(posenc, Tracer, m) { m.impl("alibi_bias", bias_from_list); }
 
 TORCH_LIBRARY_IMPL(posenc, Autograd, m) {
   m.impl("alibi_bias.Tensor", bias_autograd);
@@ -216,6 +233,7 @@ TORCH_LIBRARY_IMPL(posenc, FuncTorchBatched, m) {
 }
 
 TORCH_LIBRARY_IMPL(posenc, CompositeExplicitAutograd, m) {
+  m.impl("alibi_bias", bias_from_list);
   m.impl("alibi_bias.Tensor", bias_composite);
   m.impl("alibi_softmax", softmax_composite);
   m.impl("_alibi_softmax_backward", softmax_backward_composite);

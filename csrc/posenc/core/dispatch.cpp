@@ -1,5 +1,6 @@
 #include <posenc/core/dispatch.h>
 
+#include <ATen/TracerMode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
@@ -46,7 +47,8 @@ at::Tensor float_list_tensor(at::ArrayRef<double> values, const at::TensorOption
     return at::empty({0}, options);
   }
   // With nobody watching the calls, one copy or one kernel in place of an operator for each number.
-  const bool watched = in_transform() || c10::impl::TorchDispatchModeTLS::any_modes_set();
+  const bool watched = in_transform() || c10::impl::TorchDispatchModeTLS::any_modes_set() ||
+                       at::tracer::impl::is_dispatch_enabled();
   if (!watched && options.device().is_cpu()) {
     return at::tensor(values, options);
   }

@@ -152,4 +152,12 @@ void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& in
                     inv_freq.sym_sizes());
 }
 
+void check_rotary_tensor(const at::Tensor& x, const at::Tensor& inv_freq, RotaryArgs& args) {
+  const char* op = "rotary_embedding.Tensor";
+  TORCH_CHECK_VALUE(inv_freq.dim() >= 1, op,
+                    ": expected inv_freq of shape (n), (B, 1, n) or (1, H, n), got a scalar");
+  check_rotary(op, x, core::fixed_size(inv_freq, -1), args);
+  check_freq_tensor(op, x, inv_freq, args);
+}
+
 }  // namespace posenc::rotary

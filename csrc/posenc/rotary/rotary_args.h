@@ -56,6 +56,9 @@ int64_t check_rotary_qkv(const char* op, const at::Tensor& qkv, int64_t n_heads,
 void check_freq_tensor(const char* op, const at::Tensor& x, const at::Tensor& inv_freq,
                        const RotaryArgs& args);
 
+/// All of rotary_embedding.Tensor, whose number of frequencies must be known.
+void check_rotary_tensor(const at::Tensor& x, const at::Tensor& inv_freq, RotaryArgs& args);
+
 /// The axis of a 4-D x that is neither batch, time nor channel: the heads.
 int64_t head_dim_axis(const at::Tensor& x, int64_t seq_dim);
 

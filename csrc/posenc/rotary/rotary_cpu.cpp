@@ -65,12 +65,8 @@ namespace {
 
 at::Tensor rotary_embedding_tensor_cpu(const at::Tensor& x, const at::Tensor& inv_freq,
                                        POSENC_ROTARY_ARGS) {
-  const char* op = "rotary_embedding.Tensor";
   RotaryArgs args = make_args(POSENC_ROTARY_PASS);
-  TORCH_CHECK_VALUE(inv_freq.dim() >= 1, op,
-                    ": expected inv_freq of shape (n), (B, 1, n) or (1, H, n), got a scalar");
-  check_rotary(op, x, inv_freq.size(-1), args);
-  check_freq_tensor(op, x, inv_freq, args);
+  check_rotary_tensor(x, inv_freq, args);
   at::Tensor y = at::empty_like(x);
   const at::Tensor freq = inv_freq.contiguous();
   const int64_t n = freq.size(-1);

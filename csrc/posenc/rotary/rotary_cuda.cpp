@@ -140,12 +140,8 @@ namespace {
 
 at::Tensor rotary_embedding_tensor_cuda(const at::Tensor& x, const at::Tensor& inv_freq,
                                         POSENC_ROTARY_ARGS) {
-  const char* op = "rotary_embedding.Tensor";
   RotaryArgs args = make_args(POSENC_ROTARY_PASS);
-  TORCH_CHECK_VALUE(inv_freq.dim() >= 1, op,
-                    ": expected inv_freq of shape (n), (B, 1, n) or (1, H, n), got a scalar");
-  check_rotary(op, x, inv_freq.size(-1), args);
-  check_freq_tensor(op, x, inv_freq, args);
+  check_rotary_tensor(x, inv_freq, args);
   at::Tensor y = at::empty_like(x);
   const at::Tensor freq = inv_freq.contiguous();
   const int64_t n = freq.size(-1);
@@ -164,7 +160,7 @@ at::Tensor rotary_embedding_tensor_cuda(const at::Tensor& x, const at::Tensor& i
     for (int i = 0; p.axis_stride != 0 && i < p.n_here; ++i) {
       p.axis[i] = static_cast<uint8_t>(axis_of(args, first + i));
     }
-    run_rotation_cuda(op, {{x, y, args.seq_dim}}, p);
+    run_rotation_cuda("rotary_embedding.Tensor", {{x, y, args.seq_dim}}, p);
     first += p.n_here;
   } while (first < n);
   return y;

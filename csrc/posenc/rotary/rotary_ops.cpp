@@ -91,8 +91,7 @@ Tensor rotary_embedding_tensor_autograd(const Tensor& x, const Tensor& inv_freq,
                                         POSENC_ROTARY_ARGS) {
   RotaryArgs args = make_args(POSENC_ROTARY_PASS);
   if (core::needs_composite({x, inv_freq})) {
-    check_rotary("rotary_embedding.Tensor", x, core::fixed_size(inv_freq, -1), args);
-    check_freq_tensor("rotary_embedding.Tensor", x, inv_freq, args);
+    check_rotary_tensor(x, inv_freq, args);
     return rotary_embedding_composite(x, inv_freq, args);
   }
   if (core::wants_grad({x, inv_freq})) {
@@ -124,11 +123,7 @@ Tensor rotary_embedding_meta(const Tensor& x, at::ArrayRef<double> inv_freq, POS
 
 Tensor rotary_embedding_tensor_meta(const Tensor& x, const Tensor& inv_freq, POSENC_ROTARY_ARGS) {
   RotaryArgs args = make_args(POSENC_ROTARY_PASS);
-  TORCH_CHECK_VALUE(inv_freq.dim() >= 1,
-                    "rotary_embedding.Tensor: expected inv_freq of shape (n), (B, 1, n) or (1, H, "
-                    "n), got a scalar");
-  check_rotary("rotary_embedding.Tensor", x, core::fixed_size(inv_freq, -1), args);
-  check_freq_tensor("rotary_embedding.Tensor", x, inv_freq, args);
+  check_rotary_tensor(x, inv_freq, args);
   return at::empty_like(x);
 }
 
@@ -151,8 +146,7 @@ Tensor rotary_embedding_fallback(const Tensor& x, at::ArrayRef<double> inv_freq,
 Tensor rotary_embedding_tensor_fallback(const Tensor& x, const Tensor& inv_freq,
                                         POSENC_ROTARY_ARGS) {
   RotaryArgs args = make_args(POSENC_ROTARY_PASS);
-  check_rotary("rotary_embedding.Tensor", x, core::fixed_size(inv_freq, -1), args);
-  check_freq_tensor("rotary_embedding.Tensor", x, inv_freq, args);
+  check_rotary_tensor(x, inv_freq, args);
   return rotary_embedding_composite(x, inv_freq, args);
 }
 

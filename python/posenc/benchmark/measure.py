@@ -1,5 +1,6 @@
 """Times of several ways to do one thing, taken by turns, and the memory that each needs."""
 
+import contextlib
 import ctypes
 import gc
 import time
@@ -77,10 +78,8 @@ def peak_memory(work: Work) -> float | None:
 
 def _give_back() -> None:
     """Freed memory that the C library keeps would hide what `work` takes."""
-    try:
+    with contextlib.suppress(AttributeError, OSError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):  # not glibc
-        pass
 
 
 def _status(key: str) -> float:

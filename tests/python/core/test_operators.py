@@ -2,7 +2,15 @@
 
 import pytest
 import torch
-from samples.compare import FLOATS, assert_near, assert_same, compute_unit, unit
+from samples.compare import (
+    FLOATS,
+    assert_near,
+    assert_same,
+    compute_unit,
+    needs_torchscript,
+    tensors_of,
+    unit,
+)
 from samples.operators import DIFFERENTIABLE, OPERATORS, ROTATED, SAMPLES, skipped
 from samples.running import LAYOUTS, gradients, reversed_memory
 from torch.autograd import gradcheck, gradgradcheck
@@ -268,6 +276,27 @@ def test_compiled_autograd(sample):
         got = gradients(sample, tensors, torch.float64)
     for a, e in zip(got, want, strict=True):
         torch.testing.assert_close(a, e, rtol=1e-12, atol=1e-12)
+
+
+@needs_torchscript
+@by_sample
+def test_a_trace_holds_the_numbers(sample):
+    """Tracers do not see what is written into memory behind their back: lists of frequencies."""
+    anchor = torch.zeros(1)  # a trace has an input
+    devices = ({}, {"device": torch.device("cpu")}) if sample.op.name == "alibi_bias" else ({},)
+    for device in devices:
+        tensors = sample.tensors(torch.float32)
+
+        def function(anchor, *values, names=tuple(tensors), device=device):
+            inputs = dict(zip(names, values, strict=True))
+            return tuple(
+                o + anchor for o in tensors_of(sample.op(**inputs, **sample.options, **device))
+            )
+
+        traced = torch.jit.trace(function, (anchor, *tensors.values()), check_trace=False)
+        other = sample.tensors(torch.float32, seed=1).values()
+        torch.full((64,), 1e9)  # what freed memory would hold
+        assert_same(traced(anchor, *other), function(anchor, *other), str(sample))
 
 
 @by_differentiable
