@@ -20,7 +20,8 @@ namespace posenc {
 ///
 /// Returns (*input_ids.shape, d_model) in weight's dtype; differentiable in
 /// weight, to any order.
-/// Throws IndexError, naming id and limit, for an id outside the table;
+/// Throws IndexError, naming id and limit, for an id outside the table (on a
+/// GPU the kernel stops instead, as that of torch's embedding does);
 /// ValueError for shapes, TypeError for dtypes that do not fit.
 POSENC_API at::Tensor embed_tokens(const at::Tensor& input_ids, const at::Tensor& weight,
                                    c10::ArrayRef<double> inv_freq,

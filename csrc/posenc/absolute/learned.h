@@ -17,7 +17,9 @@ namespace posenc {
 ///
 /// Returns a tensor like x; differentiable in x and weight, to any order.
 /// Throws IndexError, naming position and limit, for a position < 0 or
-/// >= num_rows; ValueError for shapes, TypeError for dtypes that do not fit.
+/// >= num_rows (on a GPU the kernel stops instead, as that of torch's embedding
+/// does: nothing waits to read position_ids); ValueError for shapes, TypeError for dtypes that do
+/// not fit.
 POSENC_API at::Tensor add_positions(const at::Tensor& x, const at::Tensor& weight,
                                     const std::optional<at::Tensor>& position_ids = std::nullopt,
                                     c10::SymInt offset = 0, int64_t seq_dim = 1);

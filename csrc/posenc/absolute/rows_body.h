@@ -94,12 +94,9 @@ struct StagedSlice {
   /// By every thread of the block.
   template <class Ctx>
   POSENC_HD void fill(const Ctx& gpu, const RowsDeviceParams& p) const {
-    const bool real = core::is_real(p.positions);
     for (int i = gpu.thread(); i < p.slice.count; i += gpu.threads()) {
       fraction[i] = p.slice.fraction[i];
-      if (real) {
-        whole[i] = p.slice.whole[i];
-      }
+      whole[i] = p.slice.whole[i];
     }
     gpu.sync();
   }
@@ -128,14 +125,13 @@ struct SliceAngle<float> {
 
   template <class Ctx>
   POSENC_HD SliceAngle(const Ctx& gpu, const RowsDeviceParams& p, int64_t b, int64_t l)
-      : position(core::load_fixed_position(gpu, p.positions, b, l)) {
-    position.known = position.known && p.slice.known;
-  }
+      : position(core::load_fixed_position(gpu, p.positions, b, l)) {}
 
   POSENC_HD void operator()(const StagedSlice& slice, int64_t i, float& s, float& c) const {
-    const int32_t whole = position.rest == 0 ? 0 : slice.whole[i];
-    core::sincos_of_turns(core::phase_turns(position, slice.fraction[i], whole), s, c);
-    if (!position.known) {
+    const int32_t whole = slice.whole[i];
+    core::sincos_of_turns(
+        core::phase_turns(position, slice.fraction[i], position.rest == 0 ? 0 : whole), s, c);
+    if (!position.known || whole == core::kNoTurn) {
       s = c = std::numeric_limits<float>::quiet_NaN();
     }
   }

@@ -22,9 +22,8 @@ struct FrequencySlice {
   int64_t n = 0;                 ///< frequencies of the whole encoding
   int32_t begin = 0, count = 0;  ///< the slice
   bool interleaved = true;
-  bool known = true;         ///< false: one has no turn_frequency; the slice's channels are NaN
   uint64_t fraction[kMost];  ///< of core::TurnFrequency; bits of the frequency itself for float64
-  int32_t whole[kMost];
+  int32_t whole[kMost];      ///< or core::kNoTurn, for an angle that is NaN
 
   /// Channel of the tensor for the slice's channel v: sines from 0 on, cosines after them.
   POSENC_HD int64_t channel(int64_t v) const {

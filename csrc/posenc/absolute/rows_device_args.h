@@ -147,7 +147,6 @@ void for_frequency_slices(RowsDeviceParams p, c10::ArrayRef<double> inv_freq, bo
   for (int64_t begin = 0; begin == 0 || begin < n; begin += FrequencySlice::kMost) {
     slice.begin = static_cast<int32_t>(begin);
     slice.count = static_cast<int32_t>(std::min<int64_t>(FrequencySlice::kMost, n - begin));
-    slice.known = true;
     for (int32_t i = 0; i < slice.count; ++i) {
       const double frequency = inv_freq[begin + i];
       if (is_double) {
@@ -157,7 +156,8 @@ void for_frequency_slices(RowsDeviceParams p, c10::ArrayRef<double> inv_freq, bo
         slice.fraction[i] = turns.fraction;
         slice.whole[i] = turns.whole;
       } else {
-        slice.known = false;
+        slice.fraction[i] = 0;
+        slice.whole[i] = core::kNoTurn;
       }
     }
     // The last slice has the channel more, or less, of an odd width.

@@ -183,15 +183,23 @@ POSENC_HD void backward_keys_body(const Gpu& gpu, const Params& p) {
         const Operand q{p.q, p.head_dim, [&s, r0](int r) { return s.q_offset[r0 + r]; }};
         const Operand grad_out{p.grad_out, p.v_dim,
                                [&s, r0](int r) { return s.grad_offset[r0 + r]; }};
+        if (r0 > 0) {
+          gpu.sync();
+        }
+        engine.fetch(0, q, 0);
+        engine.fetch(1, grad_out, 0);
+        engine.template arrive<1>();
         T weights[M][N], grads[M][N];
         unsigned allowed;
-        if (!pair.weigh(k, q, weights, allowed)) {
+        const bool weighs = pair.weigh(k, q, weights, allowed);
+        engine.template arrive<0>();
+        if (!weighs) {
           continue;
         }
         const auto touches = [&pair, r0](int t, int r, T) { return pair.sees(r0 + r, t); };
-        engine.values(weights, grad_out, first_channel, !finite, touches, dv);
+        engine.values(1, weights, grad_out, first_channel, !finite, touches, dv);
         pair.differentiate(v, grad_out, weights, allowed, grads);
-        engine.values(grads, q, first_channel, !finite, touches, dk);
+        engine.values(0, grads, q, first_channel, !finite, touches, dk);
       }
     }
   }
@@ -260,19 +268,24 @@ POSENC_HD void backward_queries_body(const Gpu& gpu, const Params& p) {
           gpu.load(static_cast<const T*>(p.norm) + w.pair * p.key_blocks + block) < infinity<T>();
       const bool restricted = p.mask != nullptr || keys < kKeys || rows < kMostRows || !finite ||
                               (p.causal && block_last(gpu, p, w.pair, block) > known.first);
+      const auto k = key_operand(p, w, p.k, p.head_dim, block);
+      const auto v = key_operand(p, w, p.v, p.v_dim, block);
       gpu.sync();
       s.load_keys(gpu, p, w, block, base);
-      gpu.sync();
+      engine.fetch(0, k, 0);
+      engine.fetch(1, v, 0);
+      engine.template arrive<1>();
       ++computed;
       const PairScores<Tile, Bias, true, Gpu> pair{gpu,  p,    engine,     s,     block,
                                                    keys, rows, restricted, finite};
-      const auto k = key_operand(p, w, p.k, p.head_dim, block);
       T weights[M][N], grads[M][N];
       unsigned allowed;
-      if (!pair.weigh(q, k, weights, allowed)) {
+      const bool weighs = pair.weigh(q, k, weights, allowed);
+      engine.template arrive<0>();
+      if (!weighs) {
         continue;
       }
-      pair.differentiate(grad_out, key_operand(p, w, p.v, p.v_dim, block), weights, allowed, grads);
+      pair.differentiate(grad_out, v, weights, allowed, grads);
       if (p.slope_rows != nullptr) {
         POSENC_UNROLL
         for (int i = 0; i < M; ++i) {
@@ -283,7 +296,7 @@ POSENC_HD void backward_queries_body(const Gpu& gpu, const Params& p) {
         }
       }
       engine.values(
-          grads, k, first_channel, !finite, [&pair](int r, int t, T) { return pair.sees(r, t); },
+          0, grads, k, first_channel, !finite, [&pair](int r, int t, T) { return pair.sees(r, t); },
           dq);
     }
   }

@@ -17,16 +17,23 @@ namespace posenc::attention::device {
 ///   dtype(p)                       of the tensors, a constant where it can be one
 ///   row(i), column(j), channel(c)  which ones
 ///   keep(slot, operand)            tells the left factor of scores; may copy it
+///   kFetches                       whether right factors are fetched before they are used
+///   fetch(slot, b, first)          sends for channels from `first` on of what scores(slot) or
+///                                  values(slot) multiplies by; all threads are done with the last
+///   arrive<n>()                    all but the last n fetches are there; a barrier
 ///   scores(slot, a, b, acc)        acc = a·bᵀ over all channels
-///   values(weights, b, first, guarded, touches, acc)  acc += weights·b, channels [first, first +
-///     kWidth); where guarded, pairs for which touches(row, column, weight) is false are left out
-/// scores and values begin with a barrier.
+///   values(slot, weights, b, first, guarded, touches, acc)  acc += weights·b, channels [first,
+///     first + kWidth); where guarded, pairs for which touches(row, column, weight) is false are
+///     left out
+/// Where nothing is fetched, fetch and arrive do nothing and scores and values begin with a
+/// barrier.
 template <class T_, int M_, int C_>
 struct Fma {
   using T = T_;
   static constexpr int M = M_, N = 4, C = C_, kLanes = 16;
   static constexpr int kThreads = 256, kRows = 16 * M, kColumns = 16 * N, kWidth = 16 * C;
   static constexpr int kAdjacent = kPackOf<T>;
+  static constexpr bool kFetches = false;
   POSENC_HD static constexpr Dtype dtype(const Params& p) {
     return sizeof(T) == 8 ? Dtype::kDouble : p.dtype;
   }
@@ -67,6 +74,11 @@ struct Fma {
 
     template <class A>
     POSENC_HD void keep(int, const A&) const {}
+
+    template <class B>
+    POSENC_HD void fetch(int, const B&, int) const {}
+    template <int>
+    POSENC_HD void arrive() const {}
 
     template <class A, class B>
     POSENC_HD void scores(int, const A& a, const B& b, T (&acc)[M][N]) const {
@@ -109,7 +121,7 @@ struct Fma {
     }
 
     template <class B, class Touches>
-    POSENC_HD void values(const T (&weights)[M][N], const B& b, int first, bool guarded,
+    POSENC_HD void values(int, const T (&weights)[M][N], const B& b, int first, bool guarded,
                           const Touches& touches, T (&acc)[M][C]) const {
       gpu_.sync();  // all have read what the tile held before
       POSENC_UNROLL

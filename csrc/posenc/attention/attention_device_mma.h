@@ -102,49 +102,31 @@ POSENC_HD void multiply_add(const Gpu& gpu, const uint32_t (&a)[4], uint32_t b0,
 #endif
 }
 
-/// 16 bytes from global to shared memory, without a register in between; there after wait_copies.
-template <class Gpu>
-POSENC_HD void copy_pack(const Gpu& gpu, uint16_t* to, const uint16_t* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
-               :
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
-               : "memory");
-#else
-  using Bits = Pack<uint16_t, 8>;
-  *reinterpret_cast<Bits*>(to) = gpu.load(reinterpret_cast<const Bits*>(from));
-#endif
-}
-POSENC_HD inline void wait_copies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-
-/// Rows [0, rows) of `a`, channels [first, first + width), bit for bit; zeros past the last. What a
-/// thread has brought is there for itself afterwards, for the others after a barrier.
+/// Rows [0, rows) of `a`, channels [first, first + width), bit for bit; zeros past the last. Copies
+/// of one group: see gpu_context.h.
 template <class S, class Gpu, class A>
-POSENC_HD void load_bits(const Gpu& gpu, const A& a, int rows, int first, int width, uint16_t* tile,
+POSENC_HD void copy_bits(const Gpu& gpu, const A& a, int rows, int first, int width, uint16_t* tile,
                          int stride) {
   constexpr int kPack = 8;
-  const int packs = width / kPack;
+  const int packs = width / kPack, step = gpu.threads() / packs;
+  const int c = gpu.thread() % packs * kPack, channel = first + c;
+  const bool whole = channel + kPack <= a.channels && a.view.align >= 16;
   POSENC_UNROLL_BY(1)
-  for (int n = gpu.thread(); n < rows * packs; n += gpu.threads()) {
-    const int r = n / packs, c = n % packs * kPack, channel = first + c;
+  for (int r = gpu.thread() / packs; r < rows && gpu.thread() < step * packs; r += step) {
     const int64_t row = a.row_at(r);
-    if (row >= 0 && channel + kPack <= a.channels && a.view.align >= 16) {
-      copy_pack(gpu, tile + r * stride + c, a.view.template at<uint16_t>(row + channel));
+    uint16_t* const to = tile + r * stride + c;
+    if (row >= 0 && whole) {
+      gpu.copy_async(to, a.view.template at<uint16_t>(row + channel));
       continue;
     }
     POSENC_UNROLL_BY(1)
     for (int i = 0; i < kPack; ++i) {
-      tile[r * stride + c + i] =
-          row >= 0 && channel + i < a.channels
-              ? gpu.load(a.view.template at<uint16_t>(row + (channel + i) * a.view.last))
-              : uint16_t{0};
+      to[i] = row >= 0 && channel + i < a.channels
+                  ? gpu.load(a.view.template at<uint16_t>(row + (channel + i) * a.view.last))
+                  : uint16_t{0};
     }
   }
-  wait_copies();
+  gpu.commit_copies();
 }
 
 /// S: Half or BFloat16. 4·C channels a slice, 4·N columns of scores at a time.
@@ -158,34 +140,40 @@ struct Mma {
     return std::is_same_v<S, Half> ? Dtype::kHalf : Dtype::kBFloat16;
   }
 
+  static constexpr bool kFetches = true;
+
   /// Channels in shared memory: whole steps of 16, and 8 more so that the rows of a matrix lie in
   /// different banks.
   POSENC_HD static int stride_of(int channels) { return (channels + 15) / 16 * 16 + 8; }
-  POSENC_HD static int right_stride(const Params& p) {
-    const int most = p.head_dim > p.v_dim ? p.head_dim : p.v_dim;
-    return stride_of(most > kWidth ? most : kWidth);
-  }
 
-  /// \param slots left factors that are kept: of head_dim, and of v_dim
-  POSENC_HD static int tile_numbers(const Params& p, int slots) {
-    const int left = stride_of(p.head_dim) + (slots > 1 ? stride_of(p.v_dim) : 0);
-    return kRows * (left + kWeightStride) + kColumns * right_stride(p);
-  }
-  static int64_t shared_bytes(const Params& p, int slots) { return 2 * tile_numbers(p, slots); }
+  /// Numbers in shared memory. \param slots left factors: one in the forward, whose right ones are
+  /// k and a slice of v; two in the backward, where each right factor is that of values as well
+  struct Places {
+    int left_stride[2], right_stride[2];
+
+    POSENC_HD Places(const Params& p, int slots) {
+      const int least = slots > 1 ? kWidth : 0;
+      left_stride[0] = stride_of(p.head_dim);
+      left_stride[1] = slots > 1 ? stride_of(p.v_dim) : 0;
+      right_stride[0] = stride_of(p.head_dim > least ? p.head_dim : least);
+      right_stride[1] = stride_of(slots > 1 && p.v_dim > kWidth ? p.v_dim : kWidth);
+    }
+    POSENC_HD int left(int slot) const { return slot * kRows * left_stride[0]; }
+    POSENC_HD int right(int slot) const {
+      return kRows * (left_stride[0] + left_stride[1]) + slot * kColumns * right_stride[0];
+    }
+    POSENC_HD int weights() const { return right(1) + kColumns * right_stride[1]; }
+    POSENC_HD int end() const { return weights() + kRows * kWeightStride; }
+  };
+  static int64_t shared_bytes(const Params& p, int slots) { return 2 * Places(p, slots).end(); }
 
   template <class Gpu>
   class Engine {
    public:
     POSENC_HD Engine(const Gpu& gpu, const Params& p, int slots)
-        : gpu_(gpu), warp_row_(16 * gpu.warp()), lane_(gpu.lane()) {
-      left_stride_[0] = stride_of(p.head_dim);
-      left_stride_[1] = stride_of(p.v_dim);
-      right_stride_ = right_stride(p);
-      right_at_ = kRows * (left_stride_[0] + (slots > 1 ? left_stride_[1] : 0));
-      end_ = 2 * tile_numbers(p, slots);
-    }
+        : gpu_(gpu), places_(p, slots), warp_row_(16 * gpu.warp()), lane_(gpu.lane()) {}
 
-    POSENC_HD int end() const { return end_; }
+    POSENC_HD int end() const { return 2 * places_.end(); }
     POSENC_HD int row(int i) const { return warp_row_ + lane_ / 4 + 8 * i; }
     POSENC_HD int column(int j) const { return j / 2 * 8 + lane_ % 4 * 2 + j % 2; }
     POSENC_HD int channel(int c) const { return column(c); }
@@ -193,30 +181,41 @@ struct Mma {
 
     template <class A>
     POSENC_HD void keep(int slot, const A& a) const {
-      load_bits<S>(gpu_, a, kRows, 0, left_stride_[slot] - 8, left(slot), left_stride_[slot]);
+      const int stride = places_.left_stride[slot];
+      copy_bits<S>(gpu_, a, kRows, 0, stride - 8, at(places_.left(slot)), stride);
+    }
+
+    template <class B>
+    POSENC_HD void fetch(int slot, const B& b, int first) const {
+      const int stride = places_.right_stride[slot];
+      copy_bits<S>(gpu_, b, kColumns, first, stride - 8, at(places_.right(slot)), stride);
+    }
+
+    template <int kPending>
+    POSENC_HD void arrive() const {
+      gpu_.template wait_copies<kPending>();
+      gpu_.sync();
     }
 
     template <class A, class B>
-    POSENC_HD void scores(int slot, const A&, const B& b, float (&acc)[M][N]) const {
+    POSENC_HD void scores(int slot, const A&, const B&, float (&acc)[M][N]) const {
       POSENC_UNROLL
       for (int j = 0; j < N; ++j) {
         acc[0][j] = acc[1][j] = 0;
       }
-      const int stride = left_stride_[slot], width = stride - 8;
-      gpu_.sync();
-      load_bits<S>(gpu_, b, kColumns, 0, width, right(), right_stride_);
-      gpu_.sync();
-      const uint16_t* a_row = left(slot) + (warp_row_ + lane_ % 16) * stride + lane_ / 16 * 8;
+      const int stride = places_.left_stride[slot], right_stride = places_.right_stride[slot];
+      const uint16_t* a_row =
+          at(places_.left(slot)) + (warp_row_ + lane_ % 16) * stride + lane_ / 16 * 8;
       const uint16_t* b_row =
-          right() + (lane_ % 8 + lane_ / 16 * 8) * right_stride_ + lane_ / 8 % 2 * 8;
+          at(places_.right(slot)) + (lane_ % 8 + lane_ / 16 * 8) * right_stride + lane_ / 8 % 2 * 8;
       POSENC_UNROLL_BY(1)
-      for (int k = 0; k < width; k += 16) {
+      for (int k = 0; k < stride - 8; k += 16) {
         uint32_t a[4];
         load_matrices<false>(gpu_, a_row + k, a);
         POSENC_UNROLL
         for (int j = 0; j < N; j += 4) {
           uint32_t bs[4];
-          load_matrices<false>(gpu_, b_row + 4 * j * right_stride_ + k, bs);
+          load_matrices<false>(gpu_, b_row + 4 * j * right_stride + k, bs);
           multiply_add<S>(gpu_, a, bs[0], bs[1], acc[0][j], acc[0][j + 1], acc[1][j],
                           acc[1][j + 1]);
           multiply_add<S>(gpu_, a, bs[2], bs[3], acc[0][j + 2], acc[0][j + 3], acc[1][j + 2],
@@ -226,16 +225,14 @@ struct Mma {
     }
 
     template <class B, class Touches>
-    POSENC_HD void values(const float (&weights)[M][N], const B& b, int first, bool guarded,
+    POSENC_HD void values(int slot, const float (&weights)[M][N], const B&, int, bool guarded,
                           const Touches& touches, float (&acc)[M][C]) const {
-      gpu_.sync();
-      load_bits<S>(gpu_, b, kColumns, first, kWidth, right(), right_stride_);
       if (guarded) {
-        add_guarded(weights, touches, acc);
+        add_guarded(slot, weights, touches, acc);
         return;
       }
-      gpu_.sync();
-      const uint16_t* b_row = right() + lane_ % 16 * right_stride_ + lane_ / 16 * 8;
+      const int stride = places_.right_stride[slot];
+      const uint16_t* b_row = at(places_.right(slot)) + lane_ % 16 * stride + lane_ / 16 * 8;
       POSENC_UNROLL
       for (int j = 0; j < N; j += 4) {
         const uint32_t a[4] = {pack_pair<S>(weights[0][j], weights[0][j + 1]),
@@ -245,7 +242,7 @@ struct Mma {
         POSENC_UNROLL
         for (int c = 0; c < C; c += 4) {
           uint32_t bs[4];
-          load_matrices<true>(gpu_, b_row + 4 * j * right_stride_ + 4 * c, bs);
+          load_matrices<true>(gpu_, b_row + 4 * j * stride + 4 * c, bs);
           multiply_add<S>(gpu_, a, bs[0], bs[1], acc[0][c], acc[0][c + 1], acc[1][c],
                           acc[1][c + 1]);
           multiply_add<S>(gpu_, a, bs[2], bs[3], acc[0][c + 2], acc[0][c + 3], acc[1][c + 2],
@@ -255,16 +252,17 @@ struct Mma {
     }
 
    private:
-    // Places in shared memory are kept as offsets: an address would take two registers each.
-    POSENC_HD uint16_t* left(int slot) const {
-      return gpu_.template shared<uint16_t>(slot == 0 ? 0 : 2 * kRows * left_stride_[0]);
-    }
-    POSENC_HD uint16_t* right() const { return gpu_.template shared<uint16_t>(2 * right_at_); }
+    // Places are kept as offsets: addresses would take twice the registers.
+    POSENC_HD uint16_t* at(int place) const { return gpu_.template shared<uint16_t>(2 * place); }
 
     template <class Touches>
-    POSENC_HD void add_guarded(const float (&weights)[M][N], const Touches& touches,
+    POSENC_HD void add_guarded(int slot, const float (&weights)[M][N], const Touches& touches,
                                float (&acc)[M][C]) const {
-      uint16_t* const shared_weights = right() + kColumns * right_stride_;
+      // Each warp writes and reads the weights of its own rows.
+      uint16_t* const shared_weights = at(places_.weights());
+      const uint16_t* const right = at(places_.right(slot));
+      const int stride = places_.right_stride[slot];
+      gpu_.sync_warp();
       POSENC_UNROLL
       for (int i = 0; i < M; ++i) {
         POSENC_UNROLL
@@ -274,7 +272,7 @@ struct Mma {
               core::bit_cast<uint16_t>(core::pack<S>(one));
         }
       }
-      gpu_.sync();
+      gpu_.sync_warp();
       POSENC_UNROLL_BY(1)
       for (int t = 0; t < kColumns; ++t) {
         POSENC_UNROLL
@@ -285,14 +283,15 @@ struct Mma {
           }
           POSENC_UNROLL
           for (int c = 0; c < C; ++c) {
-            acc[i][c] += weight * number_of<S>(right()[t * right_stride_ + channel(c)]);
+            acc[i][c] += weight * number_of<S>(right[t * stride + channel(c)]);
           }
         }
       }
     }
 
     const Gpu& gpu_;
-    int left_stride_[2], right_stride_, right_at_, warp_row_, lane_, end_;
+    Places places_;
+    int warp_row_, lane_;
   };
 };
 

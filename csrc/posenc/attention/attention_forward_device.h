@@ -68,7 +68,7 @@ POSENC_HD void forward_body(const Gpu& gpu, const Params& p) {
   begin_rows(gpu, p, w, tile, Tile::dtype(p), kRows, s);
   const Operand queries{p.q, p.head_dim, [&s](int r) { return s.offset[r]; }};
   engine.keep(0, queries);
-  const int rows = tile.rows();
+  const int rows = tile.rows(), first_channel = w.slice * Tile::kWidth;
   const double base = s.position[0];
   double first_query, last_query;
   position_range(gpu, rows, s, first_query, last_query);
@@ -98,7 +98,7 @@ POSENC_HD void forward_body(const Gpu& gpu, const Params& p) {
   // A part that does not hold the nearest block begins with it all the same: its scores tell what
   // the part's own keys are compared with.
   bool seeding = p.parts > 1 && begin < end && (block < begin || block >= end);
-  int64_t computed = 0;
+  int64_t computed = 0, fetched = -1;  // fetched: whose k is there, or on its way
   for (;; seeding = false) {
     if (!seeding && !walk.next(block)) {
       break;
@@ -150,8 +150,18 @@ POSENC_HD void forward_body(const Gpu& gpu, const Params& p) {
       s.key_position[t] = key_position(gpu, p, w.batch, block * kKeys + (t < keys ? t : keys - 1));
       s.relative_key[t] = static_cast<T>(s.key_position[t] - base);
     }
+    const auto k = key_operand(p, w, p.k, p.head_dim, block);
+    const auto v = key_operand(p, w, p.v, p.v_dim, block);
+    engine.template arrive<0>();
+    if (fetched != block) {
+      engine.fetch(0, k, 0);
+    }
+    engine.fetch(1, v, first_channel);
+    if (fetched != block) {
+      engine.template arrive<1>();
+    }
     T scores[M][N];
-    engine.scores(0, queries, key_operand(p, w, p.k, p.head_dim, block), scores);
+    engine.scores(0, queries, k, scores);
 
     bool weighs = false;
     POSENC_UNROLL
@@ -214,13 +224,26 @@ POSENC_HD void forward_body(const Gpu& gpu, const Params& p) {
         s.lse[r] = new_most + log_of(sum[i]);
       }
     }
-    if (!any_thread(gpu, s.votes, weighs)) {
-      continue;
+    const bool any = any_thread(gpu, s.votes, weighs);
+    if constexpr (Tile::kFetches) {
+      // The next block, most likely, while this one's values are multiplied.
+      Walk ahead = walk;
+      fetched = block;
+      if (ahead.next(fetched)) {
+        engine.fetch(0, key_operand(p, w, p.k, p.head_dim, fetched), 0);
+        engine.template arrive<1>();
+      } else {
+        fetched = -1;
+        engine.template arrive<0>();
+      }
     }
-    engine.values(
-        scores, key_operand(p, w, p.v, p.v_dim, block), w.slice * Tile::kWidth, !finite,
-        [](int, int, T weight) { return !(weight < 0); }, values);
+    if (any) {
+      engine.values(
+          1, scores, v, first_channel, !finite, [](int, int, T weight) { return !(weight < 0); },
+          values);
+    }
   }
+  engine.template arrive<0>();
 
   POSENC_UNROLL
   for (int i = 0; i < M; ++i) {

@@ -168,7 +168,8 @@ void run_sliced(const Launcher& launcher, Params p, int channels) {
 }
 
 /// What tensor cores take: half types, and widths whose tiles fit the shared memory of every device
-/// that has them (99 KB from 8.6 on). The rest goes to multiply-adds.
+/// that has them (99 KB from 8.6 on); in the backward one slice holds all channels. The rest goes
+/// to multiply-adds.
 inline bool forward_on_tensor_cores(const Params& p) {
   const bool half = p.dtype == Dtype::kHalf || p.dtype == Dtype::kBFloat16;
   return half && p.head_dim <= 256 && p.v_dim <= 256;

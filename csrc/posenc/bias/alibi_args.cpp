@@ -54,6 +54,8 @@ void check_softmax_backward(const at::Tensor& grad, const at::Tensor& output) {
   TORCH_CHECK_VALUE(output.dim() == 4 && grad.sym_sizes() == output.sym_sizes(), op,
                     ": expected grad and output of one shape (B, H, L, S), got ", grad.sym_sizes(),
                     " and ", output.sym_sizes());
+  TORCH_CHECK_VALUE(grad.device() == output.device(), op, ": expected grad on output's device ",
+                    output.device(), ", got ", grad.device());
 }
 
 }  // namespace posenc::bias

@@ -18,6 +18,10 @@
 //   lane(), warp()                 thread() % 32, thread() / 32
 //   load(p), store(p, v)           global memory: a number or a Pack, aligned to its size
 //   shared<T>(byte_offset)         the block's dynamic shared memory, 16-byte aligned at offset 0
+//   copy_async(to, from)           16 bytes from global to shared memory, there after a wait
+//   commit_copies()                makes a group of the thread's copies since the last one
+//   wait_copies<n>()               all but the thread's last n groups are there; for other threads,
+//                                  after a sync()
 //   sync()                         every thread of the block arrives here
 //   sync_warp()                    every lane of the warp arrives here
 //   shuffle(v, lane), shuffle_xor(v, mask)   all 32 lanes take part
@@ -99,6 +103,28 @@ class CudaContext {
   __device__ T* shared(int64_t byte_offset) const {
     extern __shared__ __align__(16) unsigned char posenc_shared[];
     return reinterpret_cast<T*>(posenc_shared + byte_offset);
+  }
+  // Before compute capability 8.0 a copy is a load and a store, and there at once.
+  __device__ void copy_async(void* to, const void* from) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
+                 :
+                 : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))), "l"(from)
+                 : "memory");
+#else
+    *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+#endif
+  }
+  __device__ void commit_copies() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+  }
+  template <int kGroups>
+  __device__ void wait_copies() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
+#endif
   }
   __device__ void sync() const { __syncthreads(); }
   __device__ void sync_warp() const { __syncwarp(); }

@@ -10,6 +10,22 @@ namespace posenc::core {
 /// Shared memory that any kernel may have without asking.
 inline constexpr int64_t kPlainShared = 48 * 1024;
 
+/// Lets a kernel have all the shared memory of a block that the device has: the limit is one for
+/// all threads of the host that launch the kernel, so it must not follow what one of them needs.
+inline cudaError_t allow_shared(const void* kernel, int64_t bytes) {
+  int device = 0, most = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) {
+    error = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (error == cudaSuccess && bytes > most) {
+    error = cudaErrorInvalidValue;
+  }
+  return error != cudaSuccess
+             ? error
+             : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most);
+}
+
 /// Launches `kernel(params)` and returns what this launch reported. A grid without blocks is no
 /// launch, and no error.
 template <class Params>
@@ -22,9 +38,8 @@ cudaError_t launch(void (*kernel)(Params), const GridShape& grid, const Params& 
     return cudaErrorInvalidConfiguration;
   }
   if (grid.shared_bytes > kPlainShared) {
-    const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(grid.shared_bytes));
+    const cudaError_t error =
+        allow_shared(reinterpret_cast<const void*>(kernel), grid.shared_bytes);
     if (error != cudaSuccess) {
       return error;
     }

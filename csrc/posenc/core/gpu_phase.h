@@ -22,12 +22,21 @@ struct TurnFrequency {
   int32_t whole;      ///< matters to real positions alone
 };
 
+/// a · b, rounded: not fused with what follows.
+POSENC_HD inline double rounded_product(double a, double b) {
+#if defined(__CUDA_ARCH__)
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 /// inv_freq / 2π; finite, and not so large that its whole turns pass 2^31. Carried to twice the
 /// precision of a double.
 POSENC_HD inline TurnFrequency turn_frequency(double inv_freq) {
   constexpr double kHigh = 0x1.45f306dc9c883p-3, kLow = -0x1.6b01ec5417056p-57;  // 1 / 2π
   const double size = std::fabs(inv_freq);
-  const double high = size * kHigh;
+  const double high = rounded_product(size, kHigh);
   const double low = std::fma(size, kHigh, -high) + size * kLow;
   const double whole = std::floor(high);
   // As one number of 96 bits: what is added may step over a whole turn.
@@ -42,6 +51,8 @@ POSENC_HD inline TurnFrequency turn_frequency(double inv_freq) {
   return {-sum, static_cast<int32_t>(sum == 0 ? -turns : -turns - 1)};
 }
 
+/// In place of TurnFrequency::whole where has_turn_frequency is false.
+inline constexpr int32_t kNoTurn = INT32_MIN;
 POSENC_HD inline bool has_turn_frequency(double inv_freq) { return std::fabs(inv_freq) < 0x1p32; }
 
 /// A position as the phase takes it: floor and rest, the rest in units of 2^-64.

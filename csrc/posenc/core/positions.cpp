@@ -18,8 +18,8 @@ namespace core {
 namespace {
 
 bool is_position_dtype(at::ScalarType dtype) {
-  return (c10::isIntegralType(dtype, /*includeBool=*/false) || c10::isFloatingType(dtype)) &&
-         dtype != at::kHalf && dtype != at::kBFloat16;
+  return c10::isIntegralType(dtype, /*includeBool=*/false) || dtype == at::kDouble ||
+         dtype == at::kFloat;
 }
 
 /// int64 or the real dtype of most bits, so that adding an offset neither overflows nor rounds.

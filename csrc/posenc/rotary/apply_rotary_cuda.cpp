@@ -24,6 +24,11 @@ at::Tensor apply_rotary_cuda(const at::Tensor& x, const at::Tensor& cos, const a
   p.interleaved_out = args.rotary.layout_out();
   p.inverse = inverse;
   p.copies_rest = true;
+  // What the ids are, the kernel looks at; that there is a row for one, it takes for granted.
+  TORCH_CHECK_INDEX(y.numel() == 0 || cos.size(-2) > 0,
+                    "apply_rotary: expected position_ids in [0, 0), the rows of cos and sin, got "
+                    "ids for x of shape ",
+                    x.sizes());
   at::Tensor rows;
   p.positions = position_view(position_ids, 0, rows);
   // The tables are read as they are, of any dtype and strides.

@@ -67,7 +67,8 @@ POSENC_API at::Tensor& rotary_embedding_(
 /// \param cos, sin tables (T, w) that position_ids index (rows 0 … L − 1 without), or rows already
 /// gathered, (B, L, w) or
 ///   (1, L, w). Differentiable in both.
-/// \param position_ids (L), (1, L) or (B, L), integer; IndexError outside [0, T).
+/// \param position_ids (L), (1, L) or (B, L), integer; IndexError outside [0, T), or
+///   on a GPU the kernel stops, as that of torch's embedding does: nothing waits to read them.
 /// \param doubled w is 2n, not n: the tables repeat each frequency, cat(f, f) for halves and (f0,
 /// f0, f1, f1, …) for pairs,
 ///   and the two channels of a pair use their own numbers, as transformers computes it.

@@ -59,13 +59,13 @@ POSENC_HD void angles_from_frequencies(const Ctx& gpu, const RotaryDeviceParams&
         const double f = gpu.load(list + i);
         const core::TurnFrequency turn = core::turn_frequency(f);
         fraction = turn.fraction;
-        whole = core::has_turn_frequency(f) ? turn.whole : kNoTurn;
+        whole = core::has_turn_frequency(f) ? turn.whole : core::kNoTurn;
       } else {
         fraction = p.fraction[i];
         whole = p.whole[i];
       }
       core::sincos_of_turns(core::phase_turns(fixed, fraction, whole), sine, cosine);
-      if (!fixed.known || whole == kNoTurn) {
+      if (!fixed.known || whole == core::kNoTurn) {
         sine = cosine = std::numeric_limits<C>::quiet_NaN();
       }
     }

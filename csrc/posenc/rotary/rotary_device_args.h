@@ -67,9 +67,6 @@ struct RotaryDeviceParams {
 };
 static_assert(sizeof(RotaryDeviceParams) <= 4096);
 
-/// Marks a frequency without an angle in turns (NaN, infinite, beyond 2^32).
-inline constexpr int32_t kNoTurn = INT32_MIN;
-
 /// Threads that fill a large GPU: work is spread over heads as well until there are as many.
 inline constexpr int64_t kManyThreads = int64_t{1} << 18;
 
@@ -148,7 +145,7 @@ inline void set_frequency(RotaryDeviceParams& p, int i, double inv_freq, int64_t
     p.fraction[i] = turn.fraction;
     p.whole[i] = turn.whole;
   } else {
-    p.whole[i] = kNoTurn;
+    p.whole[i] = core::kNoTurn;
   }
 }
 

@@ -287,7 +287,8 @@ def apply_rotary(
             ``F.rotary_embedding``.
         cos, sin: tables (T, w) that ``position_ids`` index (rows 0 ... L - 1 without), or rows
             already gathered, (B, L, w) or (1, L, w). Differentiable in both.
-        position_ids: (L), (1, L) or (B, L), integer; ``IndexError`` outside the table.
+        position_ids: (L), (1, L) or (B, L), integer; ``IndexError`` outside the table, or on a GPU
+            the kernel stops, as that of ``torch.nn.functional.embedding`` does.
         seq_dim, interleaved, interleaved_out, rotary_start, inverse: as in `rotary_embedding`.
         doubled: w is 2n, not n: the tables repeat each frequency, ``cat(f, f)`` for halves (as
             transformers makes them) and (f0, f0, f1, f1, ...) for pairs; the two channels of a

@@ -114,6 +114,9 @@ TEST(RowsDevice, WhatIsNotFiniteGivesNan) {
   EXPECT_EQ(y[0][1].item<float>(), 1.f);
   EXPECT_TRUE(y.slice(0, 1).isnan().all().item<bool>());
   EXPECT_TRUE(encode(at::arange(3), {inf}, 2, true, at::kFloat).isnan().all().item<bool>());
+  const at::Tensor one_bad = encode(at::arange(3), {1., 0x1p33}, 4, true, at::kFloat);
+  EXPECT_FALSE(one_bad.narrow(1, 0, 2).isnan().any().item<bool>());
+  EXPECT_TRUE(one_bad.narrow(1, 2, 2).isnan().all().item<bool>());
 }
 
 struct Add {

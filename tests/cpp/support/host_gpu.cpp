@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <deque>
 #include <sstream>
 #include <stdexcept>
 
@@ -27,6 +28,11 @@ struct Cell {
   int32_t writes = 0;
   Access write, read;
   bool read_by_blocks = false;
+};
+
+struct Copy {
+  char* to;
+  char bytes[16];
 };
 
 struct Stopped : std::exception {};
@@ -60,6 +66,7 @@ struct HostGpu::Block {
     std::source_location where;
     uint32_t block_epoch = 0, warp_epoch = 0;
     uint32_t gathers = 0;
+    std::deque<std::vector<Copy>> groups;  ///< the last one is open
   };
   Fibers fibers;
   std::vector<Thread> threads;
@@ -68,6 +75,7 @@ struct HostGpu::Block {
   int64_t shared_bytes = 0;
   int64_t number = 0;
   bool stopped = false;
+  bool late_copies = false;
 };
 
 HostGpu::HostGpu() : block_(std::make_unique<Block>()) {}
@@ -292,6 +300,50 @@ char* HostGpu::warp_slots(const HostContext& thread) {
   return block_->slots.data() + (thread.warp() * 2 + turn) * 32 * kLaneBytes;
 }
 
+void HostGpu::start_copy(const HostContext& thread, void* to, const void* from) {
+  auto* const place = static_cast<char*>(to);
+  const int64_t offset = place - block_->shared.data();
+  if (shared_memory(thread, offset, sizeof(Copy::bytes)) != place || offset % 16 != 0) {
+    stop(thread, "an asynchronous copy to byte " + std::to_string(offset) + " of shared memory");
+  }
+  Copy copy{place, {}};
+  load_bytes(thread, reinterpret_cast<uint64_t>(from), sizeof(copy.bytes), copy.bytes);
+  if (!block_->late_copies) {
+    std::memcpy(copy.to, copy.bytes, sizeof(copy.bytes));
+  }
+  auto& groups = block_->threads[thread.thread_].groups;
+  if (groups.empty()) {
+    groups.emplace_back();
+  }
+  groups.back().push_back(copy);
+}
+
+void HostGpu::commit_copies(const HostContext& thread) {
+  auto& groups = block_->threads[thread.thread_].groups;
+  if (groups.empty()) {
+    groups.emplace_back();
+  }
+  groups.emplace_back();
+}
+
+void HostGpu::finish_copies(const HostContext& thread, size_t pending) {
+  auto& groups = block_->threads[thread.thread_].groups;
+  while (groups.size() > pending + 1) {
+    for (const Copy& copy : groups.front()) {
+      if (block_->late_copies) {
+        std::memcpy(copy.to, copy.bytes, sizeof(copy.bytes));
+      }
+    }
+    groups.pop_front();
+  }
+}
+
+void HostContext::copy_async(void* to, const void* from) const {
+  gpu_->start_copy(*this, to, from);
+}
+
+void HostContext::commit_copies() const { gpu_->commit_copies(*this); }
+
 void HostGpu::wait(const HostContext& thread, Wait kind, const std::source_location& where) {
   Block::Thread& state = block_->threads[thread.thread_];
   state.state = Block::kWaiting;
@@ -364,6 +416,7 @@ void HostGpu::run_blocks(const core::GridShape& grid, std::vector<int64_t> block
     std::reverse(blocks.begin(), blocks.end());
   }
   Block& block = *block_;
+  block.late_copies = order == kBackwards;
   block.shared_bytes = grid.shared_bytes;
   block.slots.resize(static_cast<size_t>(grid.threads) * 2 * kLaneBytes);
   for (const int64_t number : blocks) {
@@ -452,6 +505,14 @@ void HostGpu::run_block(Block& block, Order order) {
         std::find_if(block.threads.begin(), block.threads.end(),
                      [](const Block::Thread& thread) { return thread.state != Block::kDone; });
     if (waiting == block.threads.end()) {
+      for (const Block::Thread& thread : block.threads) {
+        for (const auto& group : thread.groups) {
+          if (!group.empty()) {
+            fail(&thread.context, "ends before its copies to shared memory are there");
+            return;
+          }
+        }
+      }
       return;
     }
     for (Block::Thread& thread : block.threads) {

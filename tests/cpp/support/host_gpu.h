@@ -17,7 +17,8 @@
 //   a block a sync() between the two makes it good.
 // * A barrier or a shuffle that some threads miss is reported, never a hang.
 // * Shared memory begins as NaNs; run() with kBackwards lets the last thread go first, so that a
-//   result that needs a missing barrier differs between the two orders.
+//   result that needs a missing barrier differs between the two orders. Asynchronous copies arrive
+//   at once in one order and no sooner than they are waited for in the other.
 // * A tensor may be virtual: addresses without memory, of any size, for offsets past 2^31.
 
 #include <posenc/core/gpu_context.h>
@@ -53,6 +54,11 @@ class HostContext {
   void store(V* p, const V& v) const;
   template <class T>
   T* shared(int64_t byte_offset) const;
+
+  void copy_async(void* to, const void* from) const;
+  void commit_copies() const;
+  template <int kGroups>
+  void wait_copies() const;
 
   void sync(std::source_location where = std::source_location::current()) const;
   void sync_warp(std::source_location where = std::source_location::current()) const;
@@ -174,6 +180,9 @@ class HostGpu {
   void wait(const HostContext& thread, Wait kind, const std::source_location& where);
   char* shared_memory(const HostContext& thread, int64_t offset, size_t bytes);
   char* warp_slots(const HostContext& thread);
+  void start_copy(const HostContext& thread, void* to, const void* from);
+  void commit_copies(const HostContext& thread);
+  void finish_copies(const HostContext& thread, size_t groups);
 
   static constexpr size_t kLaneBytes = 256;  // the largest value of a warp operation
 
@@ -200,6 +209,11 @@ void HostContext::store(V* p, const V& v) const {
 template <class T>
 T* HostContext::shared(int64_t byte_offset) const {
   return reinterpret_cast<T*>(gpu_->shared_memory(*this, byte_offset, sizeof(T)));
+}
+
+template <int kGroups>
+void HostContext::wait_copies() const {
+  gpu_->finish_copies(*this, kGroups);
 }
 
 template <class T>
