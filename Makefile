@@ -97,8 +97,9 @@ docs: build $(VENV)/.installed-docs
 	    else echo "docs: no doxygen on PATH, so without the C++ reference (apt-get install doxygen)"; fi
 	@$(PY) -m sphinx -W --keep-going -q -b html -d build/docs/doctrees docs build/docs/html
 
+# For every architecture, unless the caller named some: what tests compile for is the Makefile's own default.
 wheel: env
-	@$(PY) -m pip wheel --quiet --no-build-isolation --no-deps -w dist .
+	@$(if $(filter file,$(origin TORCH_CUDA_ARCH_LIST)),env -u TORCH_CUDA_ARCH_LIST) $(PY) -m pip wheel --quiet --no-build-isolation --no-deps -w dist .
 
 lint:
 	@command -v ruff >/dev/null && ruff check . && ruff format --check . || echo "lint: no ruff on PATH"

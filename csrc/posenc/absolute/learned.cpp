@@ -34,9 +34,11 @@ void check_positions(const char* op, const at::Tensor& x, const c10::SymInt& num
   const c10::SymInt length = x.sym_size(axis);
   TORCH_CHECK_INDEX(holds(offset.sym_ge(0)), op, ": expected positions in [0, ", num_rows,
                     "), the rows of the table, got position ", offset, " (offset)");
-  TORCH_CHECK_INDEX(holds((offset + length).sym_le(num_rows)), op, ": expected positions in [0, ",
-                    num_rows, "), the rows of the table, got position ", offset + length - 1,
-                    " (length ", length, ", offset ", offset, ")");
+  // Subtracted: a sum of arguments may leave int64 and come out small.
+  TORCH_CHECK_INDEX(holds(offset.sym_le(num_rows - length)), op, ": expected positions in [0, ",
+                    num_rows, "), the rows of the table, got position ",
+                    holds(offset.sym_le(num_rows)) ? offset + length - 1 : offset, " (length ",
+                    length, ", offset ", offset, ")");
 }
 
 }  // namespace
@@ -69,16 +71,21 @@ at::Tensor checked_ids(const char* op, const char* name, const at::Tensor& ids, 
   const int64_t* data = whole.const_data_ptr<int64_t>();
   // Before any thread starts and anything is written. The smallest and largest first: that loop has
   // no branch.
-  int64_t low = 0, high = num_rows - 1;
   const int64_t count = whole.numel();
+  int64_t low = count == 0 ? 0 : data[0], high = low;
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t id = data[i] + offset;
-    low = id < low ? id : low;
-    high = id > high ? id : high;
+    low = data[i] < low ? data[i] : low;
+    high = data[i] > high ? data[i] : high;
   }
-  const bool inside = count == 0 || (low >= 0 && high < num_rows);
-  TORCH_CHECK_INDEX(inside, op, ": expected ", name, " in [0, ", num_rows,
-                    "), the rows of the table, got ", low < 0 ? low : high,
+  // The offset after the search, where it can be looked at whether the sum leaves int64.
+  const auto is_row = [&](int64_t id, int64_t& row) {
+    return !__builtin_add_overflow(id, offset, &row) && row >= 0 && row < num_rows;
+  };
+  int64_t first = 0, last = 0;
+  const bool first_inside = is_row(low, first), last_inside = is_row(high, last);
+  TORCH_CHECK_INDEX(count == 0 || (first_inside && last_inside), op, ": expected ", name,
+                    " in [0, ", num_rows, "), the rows of the table, got ",
+                    first_inside ? last : first,
                     offset == 0 ? std::string() : c10::str(" (offset ", offset, " included)"));
   return whole;
 }

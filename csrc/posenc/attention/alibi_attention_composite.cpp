@@ -84,6 +84,9 @@ Dense dense(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const
                             align_slopes(slopes, dtype) * d.distance;
   const bias::MaskedSoftmax softmax = bias::masked_softmax(scores, d.allowed);
   d.weights = softmax.weights;
+  if (d.allowed.defined()) {
+    bias::isolate_broken(d.allowed, d.weights, d.v);
+  }
   d.lse = softmax.lse;
   return d;
 }

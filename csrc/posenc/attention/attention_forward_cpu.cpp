@@ -137,6 +137,10 @@ std::tuple<at::Tensor, at::Tensor> attention_forward_cpu(const at::Tensor& q, co
 }
 
 at::Tensor key_norms_cpu(const at::Tensor& k, const at::Tensor& v) {
+  if (k.size(2) == 0) {
+    return at::empty({k.size(0), k.size(1), 0},
+                     k.options().dtype(core::compute_dtype(k.scalar_type())));
+  }
   AttentionArgs args;
   const at::Tensor none = at::zeros({k.size(1)}, at::kDouble);
   Setup s(k, k, v, none, args);

@@ -49,6 +49,12 @@ void check_layer_inputs(const char* op, const at::Tensor& x, int64_t d_model, in
                         const AttentionInputs& inputs) {
   TORCH_CHECK_VALUE(x.dim() == 3 && x.size(2) == d_model, op, ": expected x of shape (B, L, ",
                     d_model, "), got ", x.sizes());
+  if (inputs.attn_bias.has_value()) {
+    TORCH_CHECK_TYPE(at::isFloatingType(inputs.attn_bias->scalar_type()), op,
+                     ": expected attn_bias of a floating dtype (it is added to the scores; to "
+                     "block positions use mask), got ",
+                     inputs.attn_bias->scalar_type());
+  }
   if (inputs.key_padding_mask.has_value()) {
     const at::Tensor& padding = *inputs.key_padding_mask;
     const int64_t keys = cached + x.size(1);
@@ -115,6 +121,9 @@ at::Tensor dense_attention(const at::Tensor& q, at::Tensor k, at::Tensor v, cons
     scores = scores + bias;
   }
   at::Tensor weights = bias::masked_softmax(scores, allowed).weights.to(v.scalar_type());
+  if (allowed.defined()) {
+    bias::isolate_broken(allowed, weights, v);
+  }
   return at::matmul(at::dropout(weights, dropout, training), v);
 }
 

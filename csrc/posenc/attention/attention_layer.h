@@ -46,7 +46,7 @@ struct AttentionView {
 at::Tensor split_heads(const at::Tensor& x, int64_t heads);
 at::Tensor join_heads(const at::Tensor& x);
 
-/// x's shape, and key_padding_mask's against the keys there are.
+/// x's shape, attn_bias's dtype, and key_padding_mask's shape against the keys there are.
 void check_layer_inputs(const char* op, const at::Tensor& x, int64_t d_model, int64_t cached,
                         const AttentionInputs& inputs);
 

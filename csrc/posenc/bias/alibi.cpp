@@ -11,13 +11,17 @@ namespace posenc {
 std::vector<double> alibi_slopes(int64_t n_heads, double bias_max, int64_t head_start,
                                  std::optional<int64_t> total_heads, bool geometric) {
   const int64_t total = total_heads.value_or(n_heads);
-  TORCH_CHECK_VALUE(n_heads >= 1, "alibi_slopes: expected n_heads >= 1, got ", n_heads);
+  constexpr int64_t kMost = int64_t{1} << 20;  // what a sum or a loop over heads can hold
+  TORCH_CHECK_VALUE(n_heads >= 1 && n_heads <= kMost, "alibi_slopes: expected n_heads in [1, ",
+                    kMost, "], got ", n_heads);
+  TORCH_CHECK_VALUE(total <= kMost, "alibi_slopes: expected total_heads <= ", kMost, ", got ",
+                    total);
   TORCH_CHECK_VALUE(bias_max > 0 && std::isfinite(bias_max),
                     "alibi_slopes: expected a finite bias_max > 0, got ", bias_max);
   TORCH_CHECK_VALUE(
-      head_start >= 0 && head_start + n_heads <= total,
+      head_start >= 0 && head_start <= total - n_heads,
       "alibi_slopes: expected heads [head_start, head_start + n_heads) within total_heads = ",
-      total, ", got [", head_start, ", ", head_start + n_heads, ")");
+      total, ", got ", n_heads, " heads from ", head_start, " on");
   int64_t power = 1;  // the largest power of two that is not above total
   while (2 * power <= total) {
     power *= 2;

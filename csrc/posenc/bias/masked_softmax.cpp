@@ -56,6 +56,14 @@ MaskedSoftmax masked_softmax(at::Tensor scores, const at::Tensor& allowed) {
   return {weights / safe, lse.squeeze(-1)};
 }
 
+void isolate_broken(const at::Tensor& allowed, at::Tensor& weights, at::Tensor& v) {
+  const at::Tensor broken = v.isfinite().all(-1).logical_not();  // (B, H, S)
+  v = at::where(broken.unsqueeze(-1), at::full({}, 0.0, v.options()), v);
+  weights =
+      at::where(allowed.logical_and(broken.unsqueeze(-2)),
+                at::full({}, std::numeric_limits<double>::quiet_NaN(), weights.options()), weights);
+}
+
 at::Tensor index_distance(const c10::SymInt& q_len, const c10::SymInt& k_len,
                           const c10::SymInt& offset, const at::TensorOptions& options) {
   const at::TensorOptions index = options.dtype(at::kLong);

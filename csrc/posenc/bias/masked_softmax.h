@@ -23,6 +23,10 @@ struct MaskedSoftmax {
 /// gradients.
 MaskedSoftmax masked_softmax(at::Tensor scores, const at::Tensor& allowed);
 
+/// 0 · NaN is NaN: what is not finite in v, (B, H, S, D), becomes 0 there and NaN in the weights,
+/// (B, H, L, S), of the rows that may see its key, so that it reaches no others.
+void isolate_broken(const at::Tensor& allowed, at::Tensor& weights, at::Tensor& v);
+
 /// (1, 1, L, S) key index − query index − offset.
 at::Tensor index_distance(const c10::SymInt& q_len, const c10::SymInt& k_len,
                           const c10::SymInt& offset, const at::TensorOptions& options);

@@ -12,6 +12,8 @@ inline void check_floating(const char* op, const char* name, const at::Tensor& t
   TORCH_CHECK_TYPE(
       dtype == at::kDouble || dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
       op, ": expected ", name, " of dtype float64, float32, bfloat16 or float16, got ", dtype);
+  TORCH_CHECK_TYPE(tensor.layout() == at::kStrided, op, ": expected ", name,
+                   " to be a dense tensor, got layout ", tensor.layout());
 }
 
 /// Same dtype and device as the first tensor of the call.

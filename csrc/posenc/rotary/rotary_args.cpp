@@ -60,10 +60,11 @@ int64_t check_rotated(const char* op, const char* name, const at::Tensor& x, int
                     name, ", got ", seq_dim, ", the last axis of shape ", x.sym_sizes(),
                     ", which holds the channels");
   const c10::SymInt head_dim = x.sym_size(-1);
-  TORCH_CHECK_VALUE(head_dim >= args.rotary_start + 2 * n, op,
-                    ": expected head_dim >= ", args.rotary_start + 2 * n, " (rotary_start ",
-                    args.rotary_start, " + 2 * ", n, " frequencies), got ", head_dim, " in ", name,
-                    " of shape ", x.sym_sizes());
+  // Subtracted: a sum of arguments may leave int64 and come out small.
+  TORCH_CHECK_VALUE(head_dim - 2 * n >= args.rotary_start, op, ": expected head_dim >= ",
+                    static_cast<uint64_t>(args.rotary_start) + 2 * static_cast<uint64_t>(n),
+                    " (rotary_start ", args.rotary_start, " + 2 * ", n, " frequencies), got ",
+                    head_dim, " in ", name, " of shape ", x.sym_sizes());
   core::check_position_ids(op, args.position_ids, x, seq_dim, args.n_axes());
   return seq_dim;
 }

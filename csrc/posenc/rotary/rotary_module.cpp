@@ -58,7 +58,7 @@ void RotaryPositionalEmbeddingOptions::check(const char* op) const {
                     : scaling_.partial_rotary_factor.has_value() ? "d_model * partial_rotary_factor"
                                                                  : "d_model - rotary_start",
                     "), got ", rotated);
-  TORCH_CHECK_VALUE(rotary_start_ + rotated <= d_model_, op,
+  TORCH_CHECK_VALUE(rotated <= d_model_ - rotary_start_, op,
                     ": expected rotary_start + rotary_dim <= d_model = ", d_model_, ", got ",
                     rotary_start_, " + ", rotated);
   if (axes_.has_value()) {

@@ -107,6 +107,8 @@ TORCH_LIBRARY_IMPL(posenc, CompositeExplicitAutograd, m) {
   m.impl("rotary_embedding_qkv", rotate_and_join);
 }
 
+TORCH_LIBRARY_IMPL(posenc, Functionalize, m) { m.impl("rotary_embedding_qkv_", rotate_front_); }
+
 }  // namespace rotary
 
 at::Tensor rotary_embedding_qkv(const at::Tensor& qkv, at::ArrayRef<double> inv_freq,

@@ -27,7 +27,7 @@ at::Tensor convert_rope_weights(const at::Tensor& weight, int64_t n_heads, std::
       rotary_dim.has_value() ? c10::SymInt(*rotary_dim) : head_dim - rotary_start;
   TORCH_CHECK_VALUE(rotated >= 0 && rotated % 2 == 0, op,
                     ": expected an even number of rotated channels, got ", rotated);
-  TORCH_CHECK_VALUE(rotary_start + rotated <= head_dim, op,
+  TORCH_CHECK_VALUE(rotated <= head_dim - rotary_start, op,
                     ": expected rotary_start + rotary_dim <= head_dim = ", head_dim, ", got ",
                     rotary_start, " + ", rotated);
 
