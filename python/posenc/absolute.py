@@ -7,7 +7,13 @@ from torch import Tensor, nn
 
 from . import _C
 from ._layer import INDEX_KEYS, TABLE_KEYS, Layer, any_int, positive_int, positive_real, real
-from .functional import add_positional_encoding, get_positional_encoding
+from .functional import (
+    add_positional_encoding,
+    add_positions,
+    add_sinusoidal,
+    embed_tokens,
+    get_positional_encoding,
+)
 
 __all__ = [
     "LearnedPositionalEncoding",
@@ -79,7 +85,7 @@ class SinusoidalPositionalEncoding(Layer):
                 "SinusoidalPositionalEncoding: expected the last axis of x to be "
                 f"d_model = {self.d_model}, got shape {list(x.shape)}"
             )
-        return torch.ops.posenc.add_sinusoidal(
+        return add_sinusoidal(
             x, self.inv_freq, position_ids, offset, self.seq_dim, self.interleaved, self.scale
         )
 
@@ -165,7 +171,7 @@ class LearnedPositionalEncoding(Layer):
         weight = self.positional_embeddings.weight
         if self.position_offset > 0:
             weight = weight[self.position_offset :]
-        return torch.ops.posenc.add_positions(x, weight, position_ids, offset, self.seq_dim)
+        return add_positions(x, weight, position_ids, offset, self.seq_dim)
 
     def extra_repr(self) -> str:
         text = f"max_len={self.max_len}, d_model={self.d_model}"
@@ -258,7 +264,7 @@ class TransformerEmbedding(Layer):
         Returns:
             (B, L, d_model) or (L, d_model).
         """
-        return torch.ops.posenc.embed_tokens(
+        return embed_tokens(
             input_ids,
             self.token_embedding.weight,
             self.inv_freq,

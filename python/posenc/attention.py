@@ -20,6 +20,7 @@ from ._layer import (
     real,
     split_heads,
 )
+from .functional import positions_from_offsets
 from .rotary import RotaryPositionalEmbedding
 
 __all__ = ["ALiBiAttention", "KVCache", "RoPEAttention"]
@@ -343,7 +344,7 @@ class _Attention(Layer):
         keep = torch.zeros([B, 0], dtype=torch.bool, device=k.device)
         if cache is not None:
             past = cache.key.size(2)
-            if past > 0:
+            if torch.jit.is_tracing() or past > 0:  # what is traced with an empty cache takes any
                 k = torch.cat([cache.key, k], 2)
                 v = torch.cat([cache.value, v], 2)
                 row_positions, keep = cache.positions, cache.keep
@@ -385,7 +386,7 @@ class _Attention(Layer):
             after = last.amax(-1).floor().to(torch.int64) + 1 if L > 0 else lengths
             return positions, torch.maximum(after, lengths)
         if padding is None:
-            return torch.ops.posenc.positions_from_offsets(lengths, L), lengths + L
+            return positions_from_offsets(lengths, L), lengths + L
         positions = torch.ops.posenc.positions_from_mask(padding) + lengths[:, None]
         return positions, lengths + padding.sum(-1)
 
@@ -483,7 +484,7 @@ class RoPEAttention(_Attention):
         # torch's flag counts from the first key, so it serves where there is no past; a single
         # new token sees everything; and flag and mask are never given together.
         flag = self.is_causal and whole and keep is None and bias is None
-        if self.is_causal and not flag and (whole or L != 1):
+        if self.is_causal and not flag and (torch.jit.is_tracing() or whole or L != 1):
             causal = _causal(L, S, q.device)
             keep = causal if keep is None else keep & causal
         if not torch.jit.is_scripting() and not torch.compiler.is_compiling() and _forward_mode():
@@ -567,7 +568,7 @@ class RoPEAttention(_Attention):
             real_keys = grown.keep
         keep = _keep_mask(self.name, mask, real_keys, q.size(0), self.n_heads, q.size(2), k.size(2))
         whole = cache is None
-        if cache is not None and cache.key.size(2) == 0:
+        if cache is not None and not torch.jit.is_tracing() and cache.key.size(2) == 0:
             whole = True
         return self._output(self._attend(q, k, v, attn_bias, keep, whole)), grown
 

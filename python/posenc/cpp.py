@@ -25,6 +25,7 @@ from ._layer import (
     Layer,
     at_least_float32,
 )
+from ._tracing import is_traced_size
 from .rotary import LearnedRotaryEmbedding as _LearnedLayer
 from .rotary import XPosRotaryEmbedding as _XPosLayer
 from .rotary.dictionary import arguments_from_config, read_scaling
@@ -107,6 +108,12 @@ class _CppModule(Layer):
 
     def _call(self, method: str, *args: Any) -> Any:
         """Calls the C++ object on the current tensors and in the current mode."""
+        if torch.jit.is_tracing() and any(is_traced_size(value) for value in args):
+            raise TypeError(
+                f"{type(self).__name__}.{method}: expected ints, got a size that torch.jit.trace "
+                "follows: a trace would keep the number of this call; trace the layer "
+                f"posenc.{type(self).__name__}, or hand over int(size) where that number is meant"
+            )
         tensors = []
         for name in self._slots.names:
             owner: Any = self

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from .._tracing import traced_offset
 from .frequencies import sinusoidal_inv_freq
 
 
@@ -58,6 +59,9 @@ def add_sinusoidal(
     tensor([[[ 0.8415,  0.5403,  0.0100,  0.9999],
              [ 0.9093, -0.4161,  0.0200,  0.9998]]])
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(x, position_ids, offset, seq_dim)
     return torch.ops.posenc.add_sinusoidal(
         x, inv_freq, position_ids, offset, seq_dim, interleaved, scale
     )
@@ -89,6 +93,9 @@ def add_positions(
     tensor([[[2., 3.],
              [4., 5.]]])
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(x, position_ids, offset, seq_dim)
     return torch.ops.posenc.add_positions(x, weight, position_ids, offset, seq_dim)
 
 
@@ -125,6 +132,9 @@ def embed_tokens(
     tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
              [0.8415, 0.5403, 0.0100, 0.9999]]])
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(input_ids, position_ids, offset, -1)
     return torch.ops.posenc.embed_tokens(
         input_ids, weight, inv_freq, position_ids, offset, interleaved, scale, padding_idx
     )
@@ -160,7 +170,7 @@ def get_positional_encoding(
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    if seq_len < 0:
+    if not torch.jit.is_tracing() and seq_len < 0:
         raise ValueError(f"get_positional_encoding: expected seq_len >= 0, got {seq_len}")
     positions = torch.arange(offset, offset + seq_len, dtype=torch.int64, device=device)
     return torch.ops.posenc.sinusoidal_encoding(
@@ -203,6 +213,9 @@ def add_positional_encoding(
             f"add_positional_encoding: expected at most max_seq_len = {max_seq_len} "
             f"positions, got {offset + embeddings.size(1)}"
         )
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(embeddings, position_ids, offset, 1)
     return torch.ops.posenc.add_sinusoidal(
         embeddings,
         sinusoidal_inv_freq(embeddings.size(2), base),

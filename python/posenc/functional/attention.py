@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._tracing import is_traced_size, traced_distance
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal, overload
@@ -135,6 +137,14 @@ def alibi_attention(
     >>> P.alibi_attention(q, k, v, P.alibi_slopes(8), is_causal=True).shape
     torch.Size([2, 8, 100, 64])
     """
+    if (
+        offset is not None
+        and is_traced_size(offset)
+        and q_positions is None
+        and k_positions is None
+    ):
+        q_positions, k_positions = traced_distance(q, k, offset)
+        offset = None
     if return_lse:
         return _alibi_attention_pair(
             q, k, v, slopes, mask, is_causal, scale, offset, q_positions, k_positions, key_norms

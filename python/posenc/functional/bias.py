@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .._tracing import refuse_traced_sizes
+
 
 def alibi_bias(
     slopes: list[float] | Tensor,
@@ -23,10 +25,13 @@ def alibi_bias(
         offset: position of query 0 minus position of key 0; None: k_len - q_len (a cache).
         is_causal: -inf where the key is later than the query.
         dtype: of the result, None for the default dtype.
-        device: of the result (that of ``slopes`` where it is a tensor).
+        device: of the result; None for that of ``slopes``, the default one where it is a list.
 
     Returns:
         (H, q_len, k_len).
+
+    Raises:
+        TypeError: a size that ``torch.jit.trace`` follows, which a trace could not keep.
 
     Source: Press et al. 2021, arXiv:2108.12409 (with the true distance; under a causal mask any
     constant per row gives the same weights).
@@ -35,6 +40,15 @@ def alibi_bias(
     tensor([[[-2., -1., -0., -inf],
              [-3., -2., -1., -0.]]])
     """
+    if not torch.jit.is_scripting():
+        if torch.jit.is_tracing():
+            refuse_traced_sizes(
+                "alibi_bias",
+                "use alibi_attention, torch.jit.script or torch.export",
+                q_len=q_len,
+                k_len=k_len,
+                offset=offset,
+            )
     if isinstance(slopes, Tensor):
         if device is not None and device != slopes.device:
             raise ValueError(
@@ -68,8 +82,19 @@ def alibi_softmax(
     Returns:
         (B, H, L, S); 0 in a row without an allowed key.
 
+    Raises:
+        TypeError: an offset that ``torch.jit.trace`` follows, which a trace could not keep. None,
+            for S - L, it follows.
+
     >>> P.alibi_softmax(torch.zeros(1, 1, 2, 3), [1.0])[0, 0]
     tensor([[0.2119, 0.5761, 0.2119],
             [0.0900, 0.2447, 0.6652]])
     """
+    if not torch.jit.is_scripting():
+        if torch.jit.is_tracing():
+            refuse_traced_sizes(
+                "alibi_softmax",
+                "use alibi_attention, torch.jit.script or torch.export",
+                offset=offset,
+            )
     return torch.ops.posenc.alibi_softmax(scores, slopes, mask, is_causal, scale, offset)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .._tracing import is_traced_size, traced_offset
+
 
 def re_rotate(
     keys: Tensor,
@@ -41,6 +43,9 @@ def re_rotate(
     >>> moved = P.re_rotate(P.rotary_embedding(k, old), old, new)
     >>> torch.testing.assert_close(moved, P.rotary_embedding(k, new))
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(keys, position_ids, offset, seq_dim)
     if isinstance(old_inv_freq, Tensor):
         if isinstance(new_inv_freq, Tensor):
             new = new_inv_freq
@@ -104,6 +109,9 @@ def shift(
     """
     if isinstance(delta, Tensor):
         by = delta
+        if not torch.jit.is_scripting():
+            if is_traced_size(delta):  # on the CPU, as sizes are
+                by = delta.reshape(1).to(keys.device)
     else:
         by = torch.full([1], delta, dtype=torch.int64, device=keys.device)
     if isinstance(inv_freq, Tensor):

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .._tracing import is_traced_size, refuse_traced_sizes, traced_offset
+
 
 def rope_axes(arrangement: str, sections: list[int], n: int | None = None) -> list[int]:
     """Which position axis each frequency of RoPE reads: the ``axes`` of `rotary_embedding`.
@@ -89,6 +91,9 @@ def axial_rotary_embedding(
     >>> P.axial_rotary_embedding(x, inv_freq, axes, position_ids).shape
     torch.Size([2, 24, 8, 64])
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(x, position_ids, offset, seq_dim)
     return torch.ops.posenc.axial_rotary_embedding(
         x, inv_freq, axes, position_ids, offset, seq_dim, interleaved, blocks, n_prefix, n_suffix,
         inverse,
@@ -123,6 +128,9 @@ def mixed_rotary_embedding(
     >>> P.mixed_rotary_embedding(x, freqs, position_ids).shape
     torch.Size([2, 24, 8, 64])
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(x, position_ids, offset, seq_dim)
     return torch.ops.posenc.mixed_rotary_embedding(
         x, freqs, position_ids, offset, seq_dim, interleaved, n_prefix, n_suffix, inverse
     )
@@ -229,6 +237,10 @@ def mrope_decode_position_ids(
             [4, 5],
             [4, 5]])
     """
+    if not torch.jit.is_scripting():
+        if type(length) is not int and is_traced_size(length):
+            first = torch.ops.posenc.mrope_decode_position_ids(n_tokens, rope_deltas, 1, n_axes)
+            return first + torch.arange(length, device=first.device)
     return torch.ops.posenc.mrope_decode_position_ids(n_tokens, rope_deltas, length, n_axes)
 
 
@@ -268,8 +280,15 @@ def xdrope_position_ids(
 def grid_coordinates(height: int, width: int, device: torch.device | None = None) -> Tensor:
     """Centres of the patches of a grid, row by row, in coordinates from -1 to 1 (DINOv3).
 
+    Args:
+        height, width: of the grid, in patches.
+        device: of the result; None for the default device.
+
     Returns:
         float64 (2, height * width): y and x.
+
+    Raises:
+        TypeError: a size that ``torch.jit.trace`` follows, which a trace could not keep.
 
     Source: DINOv3, arXiv:2508.10104.
 
@@ -277,6 +296,14 @@ def grid_coordinates(height: int, width: int, device: torch.device | None = None
     tensor([[ 0.0000,  0.0000],
             [-0.5000,  0.5000]], dtype=torch.float64)
     """
+    if not torch.jit.is_scripting():
+        if torch.jit.is_tracing():
+            refuse_traced_sizes(
+                "grid_coordinates",
+                "use torch.jit.script or torch.export",
+                height=height,
+                width=width,
+            )
     return torch.ops.posenc.grid_coordinates(height, width, device)
 
 

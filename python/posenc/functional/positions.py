@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .._tracing import is_traced_size, refuse_traced_sizes
+
 
 def positions_from_mask(mask: Tensor) -> Tensor:
     """Positions of real tokens in a padded batch: cumulative sum - 1, not below 0.
@@ -32,9 +34,19 @@ def positions_from_cu_seqlens(
     Returns:
         int64 (total).
 
+    Raises:
+        TypeError: a total that ``torch.jit.trace`` follows, which a trace could not keep.
+
     >>> P.positions_from_cu_seqlens(torch.tensor([0, 3, 5]), 5)
     tensor([0, 1, 2, 0, 1])
     """
+    if not torch.jit.is_scripting():
+        if torch.jit.is_tracing():
+            refuse_traced_sizes(
+                "positions_from_cu_seqlens",
+                "use positions_from_documents, torch.jit.script or torch.export",
+                total=total,
+            )
     return torch.ops.posenc.positions_from_cu_seqlens(cu_seqlens, total, offsets)
 
 
@@ -67,11 +79,19 @@ def positions_from_offsets(offsets: Tensor, length: int) -> Tensor:
     tensor([[3, 4],
             [7, 8]])
     """
+    if not torch.jit.is_scripting():
+        if type(length) is not int and is_traced_size(length):
+            first = torch.ops.posenc.positions_from_offsets(offsets, 1)
+            return first + torch.arange(length, device=first.device)
     return torch.ops.posenc.positions_from_offsets(offsets, length)
 
 
 def positions_for_context_parallel(
-    length: int, rank: int, world_size: int, zigzag: bool = False
+    length: int,
+    rank: int,
+    world_size: int,
+    zigzag: bool = False,
+    device: torch.device | None = None,
 ) -> Tensor:
     """The positions that one rank of a context-parallel group holds.
 
@@ -79,14 +99,27 @@ def positions_for_context_parallel(
         length: the whole sequence, divisible by world_size (2 world_size with zigzag).
         rank, world_size: of the group.
         zigzag: rank r holds chunks r and 2 world_size - 1 - r, so that causal work is even.
+        device: of the result; None for the default device.
 
     Returns:
         int64 (length / world_size).
 
+    Raises:
+        TypeError: a length that ``torch.jit.trace`` follows, which a trace could not keep.
+
     >>> P.positions_for_context_parallel(8, rank=0, world_size=2, zigzag=True)
     tensor([0, 1, 6, 7])
     """
-    return torch.ops.posenc.positions_for_context_parallel(length, rank, world_size, zigzag)
+    if not torch.jit.is_scripting():
+        if torch.jit.is_tracing():
+            refuse_traced_sizes(
+                "positions_for_context_parallel",
+                "use torch.jit.script or torch.export",
+                length=length,
+                rank=rank,
+                world_size=world_size,
+            )
+    return torch.ops.posenc.positions_for_context_parallel(length, rank, world_size, zigzag, device)
 
 
 def positions_from_input_ids(input_ids: Tensor, padding_idx: int) -> Tensor:

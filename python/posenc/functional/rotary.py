@@ -5,6 +5,7 @@ from torch import Tensor
 from torch.overrides import has_torch_function_unary
 
 from .. import _C
+from .._tracing import traced_offset
 
 
 def _is_plain(x: Tensor, offset: int) -> bool:
@@ -66,6 +67,8 @@ def rotary_embedding(
     """
     if isinstance(inv_freq, Tensor):
         if not torch.jit.is_scripting():
+            if type(offset) is not int:
+                position_ids, offset = traced_offset(x, position_ids, offset, seq_dim)
             # By its name: torch.ops tries the overloads in turn, and where the first does not fit
             # it spends half a millisecond on an error that nobody sees.
             return torch.ops.posenc.rotary_embedding.Tensor(
@@ -77,12 +80,13 @@ def rotary_embedding(
             rotary_start, attention_factor, axes, inverse,
         )  # fmt: skip
     else:
-        if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript drops a branch, not an `and`)
+        if not torch.jit.is_scripting():
             if _is_plain(x, offset):
                 return _C.rotary_embedding(
                     x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
                     rotary_start, attention_factor, axes, inverse,
                 )  # fmt: skip
+            position_ids, offset = traced_offset(x, position_ids, offset, seq_dim)
         return torch.ops.posenc.rotary_embedding(
             x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
             rotary_start, attention_factor, axes, inverse,
@@ -115,6 +119,9 @@ def rotary_embedding_(
     >>> P.rotary_embedding_(x, P.rope_inv_freq(64)) is x
     True
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(x, position_ids, offset, seq_dim)
     return torch.ops.posenc.rotary_embedding_(
         x, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
         rotary_start, attention_factor, axes, inverse,
@@ -152,12 +159,13 @@ def rotary_embedding_qk(
     >>> q.shape, k.shape
     (torch.Size([2, 100, 8, 64]), torch.Size([2, 100, 2, 64]))
     """
-    if not torch.jit.is_scripting():  # noqa: SIM102 (TorchScript drops a branch, not an `and`)
+    if not torch.jit.is_scripting():
         if _is_plain(q, offset) and not has_torch_function_unary(k):
             return _C.rotary_embedding_qk(
                 q, k, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
                 rotary_start, attention_factor, axes, inverse,
             )  # fmt: skip
+        position_ids, offset = traced_offset(q, position_ids, offset, seq_dim)
     return torch.ops.posenc.rotary_embedding_qk(
         q, k, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
         rotary_start, attention_factor, axes, inverse,
@@ -190,6 +198,9 @@ def rotary_embedding_qk_(
     >>> q.data_ptr() == qkv.data_ptr()
     True
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(q, position_ids, offset, seq_dim)
     return torch.ops.posenc.rotary_embedding_qk_(
         q, k, inv_freq, position_ids, offset, seq_dim, interleaved, interleaved_out,
         rotary_start, attention_factor, axes, inverse,
@@ -231,6 +242,9 @@ def rotary_embedding_qkv(
     >>> torch.equal(out[:, :, 10:], qkv[:, :, 10:])
     True
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(qkv, position_ids, offset, seq_dim)
     return torch.ops.posenc.rotary_embedding_qkv(
         qkv, inv_freq, n_heads, n_kv_heads, position_ids, offset, seq_dim, interleaved,
         interleaved_out, rotary_start, attention_factor, axes, inverse,
@@ -262,6 +276,9 @@ def rotary_embedding_qkv_(
     >>> P.rotary_embedding_qkv_(qkv, P.rope_inv_freq(64), n_heads=8, n_kv_heads=8) is qkv
     True
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(qkv, position_ids, offset, seq_dim)
     return torch.ops.posenc.rotary_embedding_qkv_(
         qkv, inv_freq, n_heads, n_kv_heads, position_ids, offset, seq_dim, interleaved,
         interleaved_out, rotary_start, attention_factor, axes, inverse,

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .._tracing import traced_offset
+
 
 def query_temperature(
     q: Tensor,
@@ -39,6 +41,9 @@ def query_temperature(
     >>> P.query_temperature(q, beta=0.5, floor_scale=2).flatten()
     tensor([1.0000, 1.0000, 1.3466, 1.3466])
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(q, position_ids, offset, seq_dim)
     return torch.ops.posenc.query_temperature(
         q, beta, floor_scale, position_ids, offset, seq_dim, shift
     )

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from .._tracing import traced_offset
+
 
 def xpos_embedding(
     x: Tensor,
@@ -51,6 +53,9 @@ def xpos_embedding(
     >>> q.shape, k.shape
     (torch.Size([2, 100, 8, 64]), torch.Size([2, 100, 2, 64]))
     """
+    if not torch.jit.is_scripting():
+        if type(offset) is not int:
+            position_ids, offset = traced_offset(x, position_ids, offset, seq_dim)
     return torch.ops.posenc.xpos_embedding(
         x, inv_freq, position_ids, offset, seq_dim, interleaved, rotary_start, scale_base, centre,
         gamma, is_key,

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from .. import _C
 from .._layer import ROTARY_KEYS, Layer, positive_int, positive_real
+from .._tracing import traced_offset
 from ..functional.cached_keys import re_rotate, shift
-from ..functional.rotary import rotary_embedding, rotary_embedding_qk
+from ..functional.rotary import rotary_embedding, rotary_embedding_qk, rotary_embedding_qkv
+from ..functional.temperature import query_temperature
 from ._options import fill_options, shown
 from .dictionary import arguments_from_config
 
@@ -186,6 +188,8 @@ class RotaryPositionalEmbedding(Layer):
 
     def _inv_freq_of_length(self, x: Tensor, position_ids: Tensor | None, offset: int) -> Tensor:
         """(B or 1, 1, n) float64: frequencies by the length that each row reaches."""
+        if not torch.jit.is_scripting():
+            position_ids, offset = traced_offset(x, position_ids, offset, self.seq_dim)
         lengths = torch.ops.posenc.rope_lengths(x, position_ids, offset, self.seq_dim)
         return self._inv_freq_of_lengths(lengths)
 
@@ -223,7 +227,7 @@ class RotaryPositionalEmbedding(Layer):
         temperature, `posenc.functional.query_temperature`, as in those models.
         """
         if self.query_beta > 0.0:
-            q = torch.ops.posenc.query_temperature(
+            q = query_temperature(
                 q, self.query_beta, self.query_floor, position_ids, offset, self.seq_dim, 0.0
             )
         if self.depends_on_length:
@@ -308,7 +312,7 @@ class RotaryPositionalEmbedding(Layer):
             front = self._rotate(qkv.narrow(2, 0, rotated), position_ids, offset)
             qkv = torch.cat([front, qkv.narrow(2, rotated, qkv.size(2) - rotated)], 2)
         else:
-            qkv = torch.ops.posenc.rotary_embedding_qkv(
+            qkv = rotary_embedding_qkv(
                 qkv,
                 self.inv_freq,
                 n_heads,
@@ -337,13 +341,15 @@ class RotaryPositionalEmbedding(Layer):
             list of n floats, or float64 (B, 1, n).
         """
         if isinstance(length, Tensor):
+            if length.dim() == 0:  # a size, in torch.jit.trace
+                length = length[None]
             if self.depends_on_length:
                 return self._inv_freq_of_lengths(length)
             freq = torch.tensor(self.inv_freq, dtype=torch.float64, device=length.device)
             return freq.expand(length.size(0), 1, -1)
         if not self.depends_on_length:
             return list(self.inv_freq)
-        return self._inv_freq_of_lengths(torch.tensor([length])).flatten().tolist()
+        return self._inv_freq_of_lengths(torch.tensor([length], device="cpu")).flatten().tolist()
 
     def _layout_out(self) -> bool:
         """The layout that leaves `forward`: pairs or not."""

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .. import _C
 from .._layer import ROTARY_KEYS, Layer, positive_int, positive_real
+from ..functional.rotary import rotary_embedding
 
 
 class LongSequenceRoPE(Layer):
@@ -74,7 +75,7 @@ class LongSequenceRoPE(Layer):
             )
         # The operator needs no memory beyond its output and walks tokens in blocks by itself, so
         # cutting x up here could only add copies: both ways are the one fused call.
-        return torch.ops.posenc.rotary_embedding(
+        return rotary_embedding(
             x, self.inv_freq, position_ids, offset, 1, self.interleaved, None, 0, 1.0, None, False
         )
 

@@ -1,10 +1,10 @@
 """`QueryTemperature` and `nope_layers`: long contexts on layers without rope."""
 
-import torch
 from torch import Tensor
 
 from .. import _C
 from .._layer import Layer, any_int, positive_real, real
+from ..functional.temperature import query_temperature
 
 
 class QueryTemperature(Layer):
@@ -54,7 +54,7 @@ class QueryTemperature(Layer):
         Returns:
             x's shape and dtype.
         """
-        return torch.ops.posenc.query_temperature(
+        return query_temperature(
             x,
             self.scale,
             self.floor_scale,

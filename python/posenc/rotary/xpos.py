@@ -5,6 +5,7 @@ from torch import Tensor
 
 from .. import _C
 from .._layer import ROTARY_KEYS, Layer, any_int, positive_int, positive_real, real
+from ..functional.xpos import xpos_embedding
 
 _HOMES = ("rope.", "xpos.", "rotary_emb.", "rotary_pos_emb.", "")
 
@@ -87,7 +88,7 @@ class XPosRotaryEmbedding(Layer):
                 "XPosRotaryEmbedding: expected the last axis of x to be "
                 f"head_dim = {self.head_dim}, got shape {list(x.shape)}"
             )
-        return torch.ops.posenc.xpos_embedding(
+        return xpos_embedding(
             x,
             self.inv_freq,
             position_ids,
