@@ -86,6 +86,36 @@ def _check_broadcast(where: str, name: str, t: Tensor, B: int, H: int, L: int, S
         )
 
 
+def _dtype_name(dtype: torch.dtype) -> str:
+    """The dtype as torch writes it; TorchScript writes a number."""
+    if not torch.jit.is_scripting():
+        return str(dtype)
+    for known, name in [
+        (torch.bool, "torch.bool"),
+        (torch.uint8, "torch.uint8"),
+        (torch.int8, "torch.int8"),
+        (torch.int16, "torch.int16"),
+        (torch.int32, "torch.int32"),
+        (torch.int64, "torch.int64"),
+        (torch.float16, "torch.float16"),
+        (torch.bfloat16, "torch.bfloat16"),
+        (torch.float32, "torch.float32"),
+        (torch.float64, "torch.float64"),
+    ]:
+        if dtype == known:
+            return name
+    return "another one"
+
+
+def _check_bias(where: str, bias: Tensor, B: int, H: int, L: int, S: int) -> None:
+    if not bias.is_floating_point():
+        raise TypeError(
+            f"{where}: expected attn_bias of a floating dtype (it is added to the scores; to block "
+            f"positions use mask), got {_dtype_name(bias.dtype)}"
+        )
+    _check_broadcast(where, "attn_bias", bias, B, H, L, S)
+
+
 def _keep_mask(
     where: str,
     mask: Tensor | None,
@@ -327,6 +357,32 @@ class _Attention(Layer):
             torch.zeros(shape[:3], device=weight.device),
         )
 
+    def _check_cache(self, cache: KVCache | None, k: Tensor) -> None:
+        """k (B, L, Hkv, D): the new keys."""
+        if cache is None or torch.jit.is_tracing():
+            return
+        for name, cached in [("key", cache.key), ("value", cache.value)]:
+            if (
+                cached.dim() != 4
+                or cached.size(0) != k.size(0)
+                or cached.size(1) != self.n_kv_heads
+                or cached.size(2) != cache.key.size(2)
+                or cached.size(3) != self.head_dim
+            ):
+                keys = str(cache.key.size(2)) if cache.key.dim() == 4 else "keys"
+                raise ValueError(
+                    f"{self.name}: expected a cache whose {name} has the shape (batch, n_kv_heads, "
+                    f"keys, head_dim) = ({k.size(0)}, {self.n_kv_heads}, {keys}, "
+                    f"{self.head_dim}), got {list(cached.shape)}"
+                )
+            # Autocast makes keys of another dtype than the weights have; caches of both serve.
+            weight = self.key_proj.weight
+            if cached.dtype != k.dtype and cached.dtype != weight.dtype:
+                raise TypeError(
+                    f"{self.name}: expected a cache whose {name} is {_dtype_name(k.dtype)}, as "
+                    f"the new keys are, got {_dtype_name(cached.dtype)}"
+                )
+
     def _append(
         self,
         cache: KVCache | None,
@@ -374,10 +430,6 @@ class _Attention(Layer):
             lengths = torch.zeros([B], dtype=torch.int64, device=x.device)
         else:
             lengths = cache.lengths
-            if cache.key.size(0) != B:
-                raise ValueError(
-                    f"{self.name}: expected a cache of x's batch size {B}, got {cache.key.size(0)}"
-                )
         if position_ids is not None:
             positions = self._row_positions(position_ids, x)
             last = positions
@@ -404,7 +456,8 @@ _ATTENTION_ARGS = """Args:
     x: (B, L, d_model).
     mask: broadcastable to (B, H, L, S), bool, int or float: ``mask == 0`` blocks, anything
         else keeps. (An additive mask, where 0.0 keeps, is an ``attn_bias``.)
-    attn_bias: real, broadcastable to (B, H, L, S), added to the scaled scores; -inf blocks.
+    attn_bias: broadcastable to (B, H, L, S), floating (``TypeError`` for another dtype), added
+        to the scaled scores; -inf blocks.
     key_padding_mask: (B, L), True or nonzero for real tokens. Padding is never attended
         to, and positions are counted from real tokens: [0, 0, 1, 1, 1] is at
         [0, 0, 0, 1, 2].
@@ -479,7 +532,7 @@ class RoPEAttention(_Attention):
         """q (B, H, L, D), k and v (B, Hkv, S, D); causality is added here. whole: L = S."""
         L, S = q.size(2), k.size(2)
         if bias is not None:
-            _check_broadcast(self.name, "attn_bias", bias, q.size(0), q.size(1), L, S)
+            _check_bias(self.name, bias, q.size(0), q.size(1), L, S)
         dropout = self.dropout if self.training else 0.0
         # torch's flag counts from the first key, so it serves where there is no past; a single
         # new token sees everything; and flag and mask are never given together.
@@ -547,7 +600,9 @@ class RoPEAttention(_Attention):
             (B, L, d_model) and the new cache (the given one is not changed).
 
         Raises:
-            ValueError: with a scaling whose frequencies change as the sequence grows.
+            ValueError: with a scaling whose frequencies change as the sequence grows; for a cache
+                of another batch size or of other heads.
+            TypeError: for a cache of another dtype.
         """
         if self.rope.depends_on_length:
             raise ValueError(
@@ -555,6 +610,7 @@ class RoPEAttention(_Attention):
                 f"keys, got {self.rope.rope_type}, whose frequencies change with the length"
             )
         q, k, v = self._project(x)
+        self._check_cache(cache, k)
         padding, cache = self._cached_padding(key_padding_mask, x, cache)
         positions, lengths = self._next_positions(cache, x, padding, position_ids)
         q, k = self.rope.rotate(q, k, positions, 0)
@@ -686,7 +742,7 @@ class ALiBiAttention(_Attention):
             )[0]
         L, S = q.size(2), k.size(2)
         if bias is not None:
-            _check_broadcast(self.name, "attn_bias", bias, q.size(0), q.size(1), L, S)
+            _check_bias(self.name, bias, q.size(0), q.size(1), L, S)
             keep = _with_bias_blocks(keep, bias)
             bias = bias.masked_fill(bias == -math.inf, 0.0)
         if q_positions is None or k_positions is None:
@@ -773,8 +829,13 @@ class ALiBiAttention(_Attention):
 
         Returns:
             (B, L, d_model) and the new cache (the given one is not changed).
+
+        Raises:
+            ValueError: for a cache of another batch size or of other heads.
+            TypeError: for a cache of another dtype.
         """
         q, k, v = self._project(x)
+        self._check_cache(cache, k)
         padding, cache = self._cached_padding(key_padding_mask, x, cache)
         positions, lengths = self._next_positions(cache, x, padding, position_ids)
         consecutive = padding is None and position_ids is None
