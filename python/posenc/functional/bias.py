@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from .._device import default_device
 from .._tracing import refuse_traced_sizes
 
 
@@ -56,6 +57,9 @@ def alibi_bias(
             )
         return torch.ops.posenc.alibi_bias(slopes, q_len, k_len, offset, is_causal, dtype=dtype)
     else:
+        if not torch.jit.is_scripting():
+            if device is None:
+                device = default_device()
         return torch.ops.posenc.alibi_bias(
             slopes, q_len, k_len, offset, is_causal, dtype=dtype, device=device
         )

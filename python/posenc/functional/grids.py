@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from .._device import default_device
 from .._tracing import is_traced_size, refuse_traced_sizes, traced_offset
 
 
@@ -304,6 +305,8 @@ def grid_coordinates(height: int, width: int, device: torch.device | None = None
                 height=height,
                 width=width,
             )
+        if device is None:
+            device = default_device()
     return torch.ops.posenc.grid_coordinates(height, width, device)
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from .._device import default_device
 from .._tracing import is_traced_size, refuse_traced_sizes
 
 
@@ -119,6 +120,8 @@ def positions_for_context_parallel(
                 rank=rank,
                 world_size=world_size,
             )
+        if device is None:
+            device = default_device()
     return torch.ops.posenc.positions_for_context_parallel(length, rank, world_size, zigzag, device)
 
 

@@ -309,7 +309,8 @@ def apply_rotary(
         seq_dim, interleaved, interleaved_out, rotary_start, inverse: as in `rotary_embedding`.
         doubled: w is 2n, not n: the tables repeat each frequency, ``cat(f, f)`` for halves (as
             transformers makes them) and (f0, f0, f1, f1, ...) for pairs; the two channels of a
-            pair use their own numbers.
+            pair use their own numbers. ``inverse`` then multiplies by the transposed matrix, which
+            turns back where the two numbers are equal.
 
     >>> angles = torch.arange(100.0)[:, None] * torch.tensor(P.rope_inv_freq(64))
     >>> x = torch.randn(2, 8, 100, 64)
