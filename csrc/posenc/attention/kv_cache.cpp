@@ -42,19 +42,25 @@ at::Tensor counted(int64_t from, int64_t to, const at::Tensor& like) {
       .unsqueeze(0);
 }
 
+void check_as_before(const char* name, const at::Tensor& held, const at::Tensor& added) {
+  TORCH_CHECK_VALUE(added.size(0) == held.size(0) && added.size(1) == held.size(1) &&
+                        added.size(3) == held.size(3),
+                    "KVCache: expected ", name, " of shape (", held.size(0), ", ", held.size(1),
+                    ", L, ", held.size(3), ") as before, got ", added.sizes());
+  TORCH_CHECK_TYPE(added.scalar_type() == held.scalar_type(), "KVCache: expected ", name,
+                   " of dtype ", held.scalar_type(), " as before, got ", added.scalar_type());
+}
+
 }  // namespace
 
 void KVCache::append(const at::Tensor& k, const at::Tensor& v, const at::Tensor& positions,
                      bool track_norms) {
-  TORCH_CHECK_VALUE(k.dim() == 4 && v.dim() == 4 && k.size(2) == v.size(2),
+  TORCH_CHECK_VALUE(k.dim() == 4 && v.dim() == 4 && k.sizes().slice(0, 3) == v.sizes().slice(0, 3),
                     "KVCache: expected k and v of shape (B, Hkv, L, D), got ", k.sizes(), " and ",
                     v.sizes());
   if (size_ > 0) {
-    TORCH_CHECK_VALUE(k.size(0) == k_.size(0) && k.size(1) == k_.size(1) && k.size(3) == k_.size(3),
-                      "KVCache: expected keys of shape (", k_.size(0), ", ", k_.size(1), ", L, ",
-                      k_.size(3), ") as before, got ", k.sizes());
-    TORCH_CHECK_TYPE(k.scalar_type() == k_.scalar_type(), "KVCache: expected keys of dtype ",
-                     k_.scalar_type(), " as before, got ", k.scalar_type());
+    check_as_before("keys", k_, k);
+    check_as_before("values", v_, v);
   }
   const int64_t added = k.size(2);
   if (positions.defined() || positions_.defined()) {

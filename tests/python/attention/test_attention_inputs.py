@@ -39,6 +39,14 @@ def test_a_bias_is_no_mask(layer, dtype):
         assert module(x, attn_bias=mask.to(dtype)).dtype == x.dtype
 
 
+@pytest.mark.parametrize("name", ("RoPEAttention", "ALiBiAttention"))
+@pytest.mark.parametrize("dtype", (torch.bool, torch.int64))
+def test_a_bias_is_no_mask_of_a_module(name, dtype):
+    module, x = getattr(posenc.cpp, name)(16, 2), torch.randn(2, 4, 16)
+    with pytest.raises(TypeError, match=rf"{name}: expected attn_bias of a floating dtype"):
+        module(x, attn_bias=torch.ones(4, 4).tril().to(dtype))
+
+
 @needs_torchscript
 @by_layer
 def test_a_bias_is_no_mask_in_a_script(layer):
