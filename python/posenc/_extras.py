@@ -36,11 +36,13 @@ def need(module: str, extra: str, what: str) -> ModuleType:
 
 
 def progress(items: Iterable[Any], **options: Any) -> Any:
-    """``items`` with tqdm's bar on standard error; without tqdm, ``items`` as they are.
+    """``items`` with tqdm's bar on standard error; without either, ``items`` as they are.
 
     Args:
         options: of ``tqdm``. Where standard error is no terminal the bar is redrawn rarely.
     """
+    if sys.stderr is None:  # closed (2>&-): nobody sees a bar
+        return items
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:
