@@ -68,6 +68,8 @@ def slopes_of(where: str, alibi: nn.Module | Sequence[float] | Tensor) -> list[f
         raise TypeError(
             f"{where}: expected an ALiBiAttention or a list of slopes, got {type(alibi).__name__}"
         )
+    if any(isinstance(slope, Sequence) for slope in slopes):
+        raise TypeError(f"{where}: expected one slope a head, got a table of them")
     return [float(slope) for slope in slopes]
 
 

@@ -1,12 +1,14 @@
 """A learned table out of a checkpoint file."""
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._command import one_line
 from .._extras import need
 
 _WHERE = "load_table"
@@ -31,39 +33,86 @@ def _safetensors(path: str) -> Mapping[str, Tensor]:
         raise ValueError(f"{_WHERE}: cannot read {path}: {error}") from None
 
 
+def _is_safetensors(path: str) -> bool:
+    """By the content, which begins with the size of a JSON header: names are often others."""
+    if path.lower().endswith(".safetensors"):
+        return True
+    with open(path, "rb") as file:
+        start = file.read(9)
+    size = int.from_bytes(start[:8], "little")
+    return start[8:] == b"{" and size <= os.path.getsize(path) - 8
+
+
+def _why_not(error: Exception) -> str:
+    """What stands in the way, without torch's advice to run code that the file brings."""
+    found = re.search(r"GLOBAL (\S+)", str(error))
+    if found is not None:
+        return f"an object, {one_line(found[1])}: save its state_dict() in place of it"
+    if isinstance(error, RuntimeError) and str(error).strip():
+        return one_line(str(error).strip().splitlines()[0])
+    return "another format or a damaged file"
+
+
 def _pickled(path: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ValueError(
             f"{_WHERE}: expected {path} to be a file of tensors (.pt with a state dict, or "
-            f".safetensors), got: {reason}"
+            f".safetensors), got {_why_not(error)}"
         ) from None
 
 
-def _flat(found: Any, prefix: str = "") -> dict[str, Tensor]:
-    """Tensors by dotted name, through nested dictionaries ({"model": {...}})."""
-    if isinstance(found, Tensor):
-        return {prefix or "table": found}
+def _flat(found: Any) -> dict[str, Tensor]:
+    """Tensors by dotted name, through nested dictionaries and lists ({"model": {...}}).
+
+    Each container is looked into once, under the first of its names: it may hold itself.
+    """
     result: dict[str, Tensor] = {}
-    if isinstance(found, Mapping):
-        for key, value in found.items():
-            result.update(_flat(value, f"{prefix}.{key}" if prefix else str(key)))
+    seen: set[int] = set()
+    left: list[tuple[str, Any]] = [("", found)]
+    while left:
+        name, value = left.pop()
+        if isinstance(value, Tensor):
+            result[name or "table"] = value
+            continue
+        if id(value) in seen:
+            continue
+        if isinstance(value, Mapping):
+            inside = list(value.items())
+        elif isinstance(value, (list, tuple)):
+            inside = list(enumerate(value))
+        else:
+            continue
+        seen.add(id(value))
+        left += [(f"{name}.{key}" if name else str(key), item) for key, item in reversed(inside)]
     return result
 
 
 def _is_table(tensor: Tensor) -> bool:
     wide = tensor.dim() == 2 or (tensor.dim() == 3 and tensor.size(0) == 1)
-    return wide and tensor.is_floating_point() and tensor.numel() > 0
+    dense = tensor.layout == torch.strided and not tensor.is_meta
+    return wide and dense and tensor.is_floating_point() and tensor.numel() > 0
+
+
+def _described(tensor: Tensor) -> str:
+    """Type, shape, and what is unusual."""
+    text = f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
+    if tensor.is_meta:
+        return f"{text} without numbers (device meta)"
+    if tensor.layout != torch.strided:
+        return f"{text} in layout {str(tensor.layout).removeprefix('torch.')}"
+    return text
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Every tensor of a .pt, .pth, .bin or .safetensors file by its dotted name, on the CPU."""
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     if not os.path.isfile(path):
         raise FileNotFoundError(f"{_WHERE}: no such file: {path}")
-    tensors = _flat(_safetensors(path) if path.endswith(".safetensors") else _pickled(path))
+    tensors = _flat(_safetensors(path) if _is_safetensors(path) else _pickled(path))
     if not tensors:
         raise ValueError(f"{_WHERE}: expected tensors in {path}, got none")
     return tensors
@@ -88,10 +137,10 @@ def load_table(path: str | os.PathLike[str], key: str | None = None) -> Tensor:
 
     Args:
         path: a ``torch.save`` file (read with ``weights_only=True``: no code of it runs) or a
-            .safetensors file (``pip install posenc[checkpoint]``).
-        key: name of the tensor in the state dict, dotted through nested dictionaries; None: the
-            one whose name says that it holds positions (``wpe.weight``, ``position_embeddings``,
-            ``embed_positions``, ``pos_embed``, ...).
+            safetensors file of any name (``pip install posenc[checkpoint]``).
+        key: name of the tensor in the state dict, dotted through nested dictionaries and lists;
+            None: the one whose name says that it holds positions (``wpe.weight``,
+            ``position_embeddings``, ``embed_positions``, ``pos_embed``, ...).
 
     Returns:
         (positions, d_model), as stored, on the CPU.
@@ -122,7 +171,7 @@ def load_table(path: str | os.PathLike[str], key: str | None = None) -> Tensor:
     if not _is_table(table):
         raise ValueError(
             f"{_WHERE}: expected {key!r} to be a real table (positions, d_model), got "
-            f"{str(table.dtype).removeprefix('torch.')} of shape {list(table.shape)}"
+            f"{_described(table)}"
         )
     return table[0] if table.dim() == 3 else table
 

@@ -75,11 +75,18 @@ def trade_offs(
 
 
 def _parameters(name: str, d_model: int, max_len: int) -> int:
-    from ..factory import choose_positional_encoding
+    from ..absolute import LearnedPositionalEncoding, SinusoidalPositionalEncoding
+    from ..attention import ALiBiAttention
+    from ..rotary import RotaryPositionalEmbedding
 
-    layer = choose_positional_encoding(
-        {"pos_encoding_type": name, "d_model": d_model, "max_seq_len": max_len, "n_heads": 1}
-    )
+    # On the meta device nothing is drawn from the caller's generator, and no table is stored.
+    layer = {
+        "sinusoidal": lambda: SinusoidalPositionalEncoding(d_model),
+        "learned": lambda: LearnedPositionalEncoding(max_len, d_model, device="meta"),
+        # Heads have an even width, whatever the model's.
+        "rope": lambda: RotaryPositionalEmbedding(d_model + d_model % 2),
+        "alibi": lambda: ALiBiAttention(d_model, 1, device="meta"),
+    }[name]()
     projections = sum(
         p.numel()
         for child in layer.children()

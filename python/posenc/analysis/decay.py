@@ -13,11 +13,15 @@ _WHERE = "expected_scores"
 
 
 def _distances(distances: Sequence[float] | Tensor) -> Tensor:
-    result = torch.as_tensor(distances).detach().cpu()
+    result = torch.as_tensor(distances, device="cpu").detach()
+    if result.dtype == torch.bool:
+        raise ValueError(f"{_WHERE}: expected distances to be a list of numbers, got bool")
     if result.dim() != 1 or result.numel() == 0 or result.is_complex():
         raise ValueError(
             f"{_WHERE}: expected distances to be a list of numbers, got shape {list(result.shape)}"
         )
+    if result.is_floating_point() and not result.isfinite().all():
+        raise ValueError(f"{_WHERE}: expected finite distances, got NaN or infinity")
     if (result < 0).any():
         raise ValueError(f"{_WHERE}: expected distances >= 0, got {result.min().item()}")
     return result
@@ -29,7 +33,7 @@ def _basis(layer: nn.Module, width: int, length: int) -> Tensor:
     heads = getattr(layer, "n_heads", None) or 1
     parameter = next(layer.parameters(), None)
     unit = torch.eye(
-        width, dtype=torch.float64, device=None if parameter is None else parameter.device
+        width, dtype=torch.float64, device="cpu" if parameter is None else parameter.device
     )
     units = unit[:, None, None, :].expand(-1, length, heads, -1)
     seq_dim = getattr(layer, "seq_dim", 1)
@@ -84,7 +88,8 @@ def expected_scores(
       unit vector (for plain RoPE ``2 sum_i cos(d f_i) / sqrt(D)``). A layer whose frequencies
       depend on the length has those of a sequence as long as the largest distance; one of several
       axes (M-RoPE) has the positions of text, where the axes agree.
-    * ALiBi: ``sqrt(D) - slope d``, from the operator's bias.
+    * ALiBi: ``sqrt(D) - slope d``, from the operator's bias (between whole distances, which are
+      all that it has, on the line through both neighbours: the bias is linear).
     * Tables that are added to the embeddings: ``(D + PE_p . PE_(p+d)) / sqrt(D)`` with D = d_model,
       the mean over all p that the table has.
 
@@ -100,6 +105,16 @@ def expected_scores(
         positions, sqrt(D), as float64 (). Their difference is what position adds to a score
         before the softmax; its exponential is the factor on the key's weight.
 
+    Raises:
+        ValueError: distances that are negative, not finite, past a table's end or, for a table,
+            not whole; an encoding without positions or of several axes.
+        TypeError: no encoding of posenc.
+
+    >>> rope = posenc.RotaryPositionalEmbedding(64)
+    >>> scores, plain = posenc.analysis.expected_scores(rope, [0, 10, 100])
+    >>> scores.shape, plain.item()
+    (torch.Size([1, 3]), 8.0)
+
     Source: the decay of Su et al. 2021, arXiv:2104.09864, section 3.3, as the mean over similar
     keys in place of a bound (Men et al. 2024, arXiv:2405.14591).
     """
@@ -107,8 +122,6 @@ def expected_scores(
     if hasattr(encoding, "rope"):
         encoding = encoding.rope
     if isinstance(encoding, Tensor) or hasattr(encoding, "positional_embeddings"):
-        if hasattr(encoding, "position_offset"):
-            encoding = encoding.positional_embeddings.weight[encoding.position_offset :]
         table = table_of(_WHERE, encoding)
         return _table_scores(table, where), _plain(table.size(1))
     if isinstance(encoding, nn.Identity):
@@ -116,10 +129,13 @@ def expected_scores(
     with torch.no_grad():
         if hasattr(encoding, "slopes"):
             plain = _plain(encoding.head_dim)
-            reach = int(where.max().item()) + 1
-            bias = alibi_bias(encoding.slopes, 1, reach, reach - 1, dtype=torch.float64)
-            behind = reach - 1 - where.long()  # the query is the last of `reach` positions
-            return plain + bias[:, 0, behind], plain
+            nearer = where.floor().long() if where.is_floating_point() else where.long()
+            part = where.double() - nearer
+            reach = int(nearer.max().item()) + 2
+            bias = alibi_bias(encoding.slopes, 1, reach, reach - 1, dtype=torch.float64)[:, 0]
+            # The query is the last of `reach` positions.
+            near, far = bias[:, reach - 1 - nearer], bias[:, reach - 2 - nearer]
+            return plain + near + part * (far - near), plain
         width = _width_of(encoding)
         if hasattr(encoding, "spacing"):
             rows = encoding(

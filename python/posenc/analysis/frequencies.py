@@ -53,31 +53,56 @@ class RopeFigures:
             result[name] = [None if math.isinf(value) else value for value in result[name]]
         return result
 
+    @property
+    def slowed(self) -> str:
+        """The smallest and the largest stretch as text, of the pairs that turn."""
+        return _span(self.stretch, ".3g")
+
     def __str__(self) -> str:
         n = len(self.inv_freq)
-        finite = [w for w in self.wavelengths if math.isfinite(w)]
+        still = sum(not math.isfinite(w) for w in self.wavelengths)
         lines = [
             f"{'scaling':34} {self.rope_type}, theta {self.base:g}",
             f"{'rotated channels':34} {self.rotary_dim} ({n} pairs)",
             f"{'attention factor':34} {self.attention_factor:.4f}",
-            f"{'wavelengths (positions)':34} {min(finite):.4g} ... {max(finite):.4g}",
+            f"{'wavelengths (positions)':34} {_span(self.wavelengths, '.4g')}",
         ]
-        if len(finite) < n:
-            lines.append(f"{'pairs that do not turn':34} {n - len(finite)}")
+        if still:
+            lines.append(f"{'pairs that do not turn':34} {still}")
         lines += [
             f"{'trained length':34} {self.trained_length}",
             f"{'pairs that turn wholly within it':34} {self.seen_whole} of {n}",
         ]
         if self.length != self.trained_length:
             lines.append(f"{'frequencies at length':34} {self.length}")
-        stretched = [s for s in self.stretch if math.isfinite(s)]
-        lines.append(f"{'slowed down by':34} {min(stretched):.3g} ... {max(stretched):.3g}")
+        lines.append(f"{'slowed down by':34} {self.slowed}")
         lines.append("score of a similar key, less that at distance 0")
-        wide = max(len(str(d)) for d in self.scores)
+        wide = max((len(str(d)) for d in self.scores), default=0)
         for distance, value in self.scores.items():
             name = f"  distance {distance:{wide}}"
             lines.append(f"{name:34} {value:+.3f}")
         return "\n".join(lines)
+
+
+def _span(values: list[float], form: str) -> str:
+    """The smallest and the largest of the finite values; a RoPE may have no pair that turns."""
+    finite = [value for value in values if math.isfinite(value)]
+    return f"{min(finite):{form}} ... {max(finite):{form}}" if finite else "no pair turns"
+
+
+def stretched_length(where: str, factor: float, trained_length: int) -> int:
+    """``factor`` times the trained length, in whole positions.
+
+    Raises:
+        ValueError: it is below 1, or past 2^53, where float64 positions have gaps.
+    """
+    length = factor * trained_length
+    if not 1 <= length <= 2**53:
+        raise ValueError(
+            f"{where}: expected factor x trained_length from 1 to 2^53, got {factor:g} x "
+            f"{trained_length}"
+        )
+    return int(length)
 
 
 def _frequencies(rope: nn.Module, length: int) -> list[float]:
@@ -118,6 +143,10 @@ def analyze_rope(
         length: for frequencies that depend on it; None: the trained length.
         quiet: print nothing.
 
+    Raises:
+        ValueError: a length below 1, or frequencies that are not finite.
+        TypeError: no RoPE.
+
     Example:
         >>> scaling = {"rope_type": "linear", "factor": 4.0}
         >>> rope = posenc.RotaryPositionalEmbedding(64, scaling=scaling)
@@ -140,6 +169,11 @@ def analyze_rope(
             raise ValueError(f"{where}: expected {name} >= 1, got {value}")
     length = trained_length if length is None else length
     inv_freq = _frequencies(rope, length)
+    if not all(map(math.isfinite, inv_freq)):
+        raise ValueError(
+            f"{where}: expected finite frequencies, got NaN or infinity from theta {rope.base:g} "
+            f"and the scaling {getattr(rope, 'rope_type', 'default')}"
+        )
     rotary_dim = getattr(rope, "rotary_dim", 2 * len(inv_freq))
     plain = rope_inv_freq(rotary_dim + rotary_dim % 2, rope.base)
     waves = [2 * math.pi / f if f else math.inf for f in inv_freq]

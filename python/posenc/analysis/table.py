@@ -51,14 +51,20 @@ class TableFigures:
 
 def table_of(where: str, pe: Tensor | nn.Module) -> Tensor:
     """The (positions, channels) of a table or of a layer that holds one, float64 on the CPU."""
+    given = pe
     if isinstance(pe, nn.Module):
         embedding = getattr(pe, "positional_embeddings", pe)
         pe = getattr(embedding, "weight", None)
     if not isinstance(pe, Tensor):
         raise TypeError(
             f"{where}: expected a tensor (positions, d_model) or a layer with a table, got "
-            f"{type(pe).__name__}"
+            f"{type(given).__name__}"
         )
+    # Rows that stand before position 0 belong to no position.
+    pe = pe[getattr(given, "position_offset", 0) :] if isinstance(given, nn.Module) else pe
+    if pe.layout != torch.strided or pe.is_meta:
+        kind = "a meta tensor, which has none" if pe.is_meta else f"layout {pe.layout}"
+        raise ValueError(f"{where}: expected a dense table with numbers, got {kind}")
     if pe.dim() == 3 and pe.size(0) == 1:
         pe = pe[0]
     if pe.dim() != 2 or pe.numel() == 0 or pe.is_complex() or pe.dtype == torch.bool:
@@ -70,6 +76,20 @@ def table_of(where: str, pe: Tensor | nn.Module) -> Tensor:
     if not torch.isfinite(table).all():
         raise ValueError(f"{where}: expected finite numbers in the table, got NaN or infinity")
     return table
+
+
+def _positions(distances: Sequence[int]) -> list[int]:
+    """Whole numbers >= 0, also where NumPy, torch or JSON made floats of them."""
+    try:
+        numbers = [float(d) for d in distances]
+    except (TypeError, ValueError, OverflowError):
+        numbers = [-1.0]
+    if any(d < 0 or not d.is_integer() for d in numbers):
+        raise ValueError(
+            "analyze_positional_encoding: expected distances to be whole numbers >= 0, got "
+            f"{distances}"
+        )
+    return [int(d) for d in numbers]
 
 
 def analyze_positional_encoding(
@@ -84,15 +104,21 @@ def analyze_positional_encoding(
         pe: (positions, d_model) or (1, positions, d_model): what `get_positional_encoding` gives,
             a trained table (`posenc.analysis.load_table`), or a layer that holds one
             (`LearnedPositionalEncoding`, ``nn.Embedding``).
-        distances: positions that are compared with position 0; those past the end are left out.
+        distances: positions that are compared with position 0, whole numbers >= 0; those past the
+            end are left out.
         quiet: print nothing.
 
     Raises:
-        ValueError: another shape, or numbers that are not finite.
+        ValueError: another shape, numbers that are not finite, or distances that are no positions.
+        TypeError: no tensor, and no layer with a table.
+
+    >>> table = posenc.get_positional_encoding(100, 128)
+    >>> posenc.analyze_positional_encoding(table, [1], quiet=True).shape
+    (100, 128)
     """
     table = table_of("analyze_positional_encoding", pe)
     similar = F.cosine_similarity
-    reached = [int(d) for d in distances if 0 <= d < table.size(0)]
+    reached = [d for d in _positions(distances) if d < table.size(0)]
     figures = TableFigures(
         shape=(table.size(0), table.size(1)),
         minimum=table.min().item(),

@@ -9,6 +9,17 @@ from torch import Tensor, nn
 from ..attention import ALiBiAttention, RoPEAttention
 
 
+def check_attention(where: str, layer: Any) -> None:
+    """Whether the layer is one of those whose weights can be read; a ``TypeError`` otherwise."""
+    if not hasattr(layer, "_attend") or not hasattr(layer, "n_kv_heads"):
+        kind = type(layer)
+        # The C++ layers have the same names.
+        name = f"{kind.__module__}.{kind.__name__}".removeprefix("torch.nn.modules.")
+        raise TypeError(
+            f"{where}: expected a posenc.RoPEAttention or posenc.ALiBiAttention, got {name}"
+        )
+
+
 def attention_weights(layer: nn.Module, x: Tensor, *args: Any, **options: Any) -> Tensor:
     """The weights by which a layer mixes its values for input x.
 
@@ -25,11 +36,7 @@ def attention_weights(layer: nn.Module, x: Tensor, *args: Any, **options: Any) -
         (B, H, L, L) of x's dtype: query down, key across. A row sums to 1, or to 0 where no key
         is allowed.
     """
-    if not hasattr(layer, "_attend") or not hasattr(layer, "n_kv_heads"):
-        raise TypeError(
-            f"attention_weights: expected a RoPEAttention or an ALiBiAttention, got "
-            f"{type(layer).__name__}"
-        )
+    check_attention("attention_weights", layer)
     seen: dict[str, Tensor] = {}
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:

@@ -96,6 +96,15 @@ def test_alibi_falls_by_its_slopes():
     assert plain == pytest.approx(math.sqrt(8))
 
 
+def test_alibi_between_whole_distances():
+    layer = posenc.ALiBiAttention(64, 4)
+    distances = [0.0, 1.5, 1.75, 7.25]
+    scores, plain = expected_scores(layer, distances)
+    slopes = torch.tensor(reference.alibi_slopes(4), dtype=torch.float64)
+    want = -slopes[:, None] * torch.tensor(distances, dtype=torch.float64)
+    torch.testing.assert_close(scores - plain, want, rtol=0, atol=1e-12)
+
+
 def test_attention_layers_stand_for_their_rope():
     attention = posenc.RoPEAttention(64, 4, base=500.0)
     got, want = expected_scores(attention, [5]), expected_scores(attention.rope, [5])
@@ -139,6 +148,16 @@ def test_grids():
         (lambda: expected_scores(torch.nn.Identity(), [1]), ValueError, ["Identity"]),
         (lambda: expected_scores(posenc.RotaryPositionalEmbedding(8), [-1]), ValueError, ["-1"]),
         (lambda: expected_scores(posenc.RotaryPositionalEmbedding(8), []), ValueError, ["[0]"]),
+        (
+            lambda: expected_scores(posenc.ALiBiAttention(8, 2), [1.0, math.inf]),
+            ValueError,
+            ["finite distances"],
+        ),
+        (
+            lambda: expected_scores(posenc.RotaryPositionalEmbedding(8), [math.nan]),
+            ValueError,
+            ["finite distances"],
+        ),
         (lambda: expected_scores(torch.ones(4, 2), [4]), ValueError, ["4 positions"]),
         (lambda: expected_scores(torch.ones(4, 2), [0.5]), ValueError, ["whole"]),
         (

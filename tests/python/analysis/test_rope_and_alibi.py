@@ -58,6 +58,14 @@ def test_pairs_that_do_not_turn():
     assert "pairs that do not turn" in str(figures) and "inf" not in str(figures)
 
 
+def test_a_rope_of_which_no_pair_turns():
+    scaling = {"rope_type": "proportional", "partial_rotary_factor": 0.25}
+    rope = posenc.RotaryPositionalEmbedding(2, scaling=scaling)
+    figures = analysis.analyze_rope(rope, 100, quiet=True)
+    assert figures.wavelengths == [math.inf] and figures.slowed == "no pair turns"
+    assert str(figures).count("no pair turns") == 2
+
+
 def test_the_other_rope_layers():
     for layer in (
         posenc.XPosRotaryEmbedding(16),
@@ -86,7 +94,17 @@ def test_the_other_rope_layers():
             ValueError,
             ["trained_length", "0"],
         ),
+        (
+            lambda: analysis.analyze_rope(
+                posenc.RotaryPositionalEmbedding(
+                    8, base=1.0, scaling=analysis.example_scalings(8)["yarn"]
+                )
+            ),
+            ValueError,
+            ["finite frequencies", "theta 1", "yarn"],
+        ),
         (lambda: analysis.analyze_alibi(3.0), TypeError, ["slopes", "float"]),
+        (lambda: analysis.analyze_alibi(torch.ones(1, 1)), TypeError, ["one slope a head"]),
         (lambda: analysis.analyze_alibi([0.5], 0), ValueError, ["length", "0"]),
         (lambda: analysis.block_map(0.5, 0), ValueError, ["multiple of 64", "0"]),
         (lambda: analysis.block_map(0.5, 100), ValueError, ["multiple of 64", "100"]),
@@ -100,6 +118,11 @@ def test_the_other_rope_layers():
             lambda: analysis.attention_weights(torch.nn.Linear(2, 2), torch.ones(1, 1, 2)),
             TypeError,
             ["RoPEAttention", "Linear"],
+        ),
+        (
+            lambda: analysis.attention_weights(posenc.cpp.ALiBiAttention(8, 2), torch.ones(1, 1)),
+            TypeError,
+            ["posenc.ALiBiAttention, got posenc.cpp.ALiBiAttention"],
         ),
         (lambda: analysis.trade_offs(["sinusoidal", "nope"]), ValueError, ["alibi", "nope"]),
     ],
@@ -201,3 +224,10 @@ def test_trade_offs_count_parameters():
     rows = analysis.trade_offs(("sinusoidal", "learned", "rope", "alibi"), d_model=16, max_len=50)
     assert [row.parameters for row in rows] == [0, 800, 0, 0]
     assert all(all(str(value) for value in row.to_dict().values()) for row in rows)
+
+
+def test_trade_offs_draw_nothing_and_store_nothing():
+    state = torch.get_rng_state()
+    rows = analysis.trade_offs(("learned", "rope", "alibi"), d_model=3, max_len=10**12)
+    assert [row.parameters for row in rows] == [3 * 10**12, 0, 0]
+    assert torch.equal(torch.get_rng_state(), state)

@@ -56,13 +56,30 @@ def test_layers_and_half_types_are_taken():
         (torch.ones(2, 2, dtype=torch.bool), ValueError, ["bool"]),
         (torch.full((2, 2), float("nan")), ValueError, ["finite", "NaN"]),
         ([[1.0]], TypeError, ["tensor", "list"]),
-        (posenc.RotaryPositionalEmbedding(8), TypeError, ["table"]),
+        (posenc.RotaryPositionalEmbedding(8), TypeError, ["table", "RotaryPositionalEmbedding"]),
+        (torch.empty(2, 2, device="meta"), ValueError, ["dense", "meta"]),
+        (torch.ones(2, 2).to_sparse(), ValueError, ["dense", "sparse_coo"]),
     ],
 )
 def test_what_is_no_table_is_refused(table, error, words):
     with pytest.raises(error) as caught:
         analysis.analyze_positional_encoding(table)
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize("distances", [[-1, 5], [1.7], [float("nan")], 5, "15x"])
+def test_distances_that_are_no_positions_are_refused(distances):
+    with pytest.raises(ValueError, match="expected distances to be whole numbers >= 0, got"):
+        analysis.analyze_positional_encoding(torch.eye(9), distances)
+
+
+def test_rows_before_position_0_belong_to_no_position():
+    layer = posenc.LearnedPositionalEncoding(10, 8, position_offset=2)
+    rows = layer.positional_embeddings.weight.detach()
+    assert analysis.analyze_positional_encoding(layer, quiet=True) == (
+        analysis.analyze_positional_encoding(rows[2:], quiet=True)
+    )
+    assert analysis.analyze_positional_encoding(layer, quiet=True).shape == (10, 8)
 
 
 @pytest.fixture
@@ -104,6 +121,47 @@ def test_safetensors(tmp_path):
     path.write_bytes(b"nothing of the kind")
     with pytest.raises(ValueError, match="cannot read"):
         analysis.load_table(path)
+
+
+def test_safetensors_by_another_name(tmp_path):
+    library = pytest.importorskip("safetensors.torch")
+    for name in ("m.bin", "M.SAFETENSORS"):
+        library.save_file({"wpe.weight": torch.ones(5, 4)}, tmp_path / name)
+        assert torch.equal(analysis.load_table(tmp_path / name), torch.ones(5, 4))
+
+
+def test_tensors_in_lists_and_in_what_holds_itself(tmp_path):
+    table = torch.randn(5, 4)
+    state = {"groups": [{"wpe.weight": table}, ("word", 3)]}
+    state["self"] = state
+    torch.save(state, tmp_path / "m.pt")
+    assert torch.equal(analysis.load_table(tmp_path / "m.pt"), table)
+    assert torch.equal(analysis.load_table(tmp_path / "m.pt", "groups.0.wpe.weight"), table)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"wpe.weight": torch.empty(4, 4, device="meta")}, ["wpe.weight", "meta"]),
+        ({"wpe.weight": torch.eye(4).to_sparse()}, ["wpe.weight", "sparse_coo"]),
+        (torch.nn.Linear(3, 3), ["torch.nn.modules.linear.Linear", "state_dict"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor")
+def test_checkpoints_without_numbers_of_a_table(content, words, tmp_path):
+    torch.save(content, tmp_path / "m.pt")
+    with pytest.raises(ValueError) as caught:
+        analysis.load_table(tmp_path / "m.pt")
+    said = str(caught.value)
+    assert all(word in said for word in words), said
+    assert said.isprintable() and "weights_only" not in said, said
+
+
+def test_what_is_no_checkpoint_is_called_so(tmp_path):
+    for content in (b"hello", b""):
+        (tmp_path / "m.pt").write_bytes(content)
+        with pytest.raises(ValueError, match=r"got another format or a damaged file$"):
+            analysis.load_table(tmp_path / "m.pt")
 
 
 def test_safetensors_missing_is_named(tmp_path, monkeypatch):
