@@ -1,12 +1,14 @@
 """What the pictures share: figures without a display, colours, saving."""
 
 import functools
+import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 from .._extras import need
+from .._output import check_picture, picture_ending
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,17 +58,18 @@ _STYLE = {
 }
 # What is the user's to choose: where windows and files come from, not how a picture looks.
 _KEPT = frozenset(("backend", "backend_fallback", "interactive", "toolbar", "timezone"))
-_FORMATS = (".png", ".svg", ".pdf")
 
 _P = ParamSpec("_P")
 
 
 def picture(draw: "Callable[_P, Figure]") -> "Callable[_P, Figure]":
-    """Runs a plot function in the style of this package, and leaves the caller's alone."""
+    """Runs a plot function in the style of this package, and leaves the caller's alone. Whether
+    ``save`` can be written is known before anything is computed."""
 
     @functools.wraps(draw)
     def styled(*args: _P.args, **kwargs: _P.kwargs) -> "Figure":
         matplotlib = need("matplotlib", "plots", draw.__name__)
+        check_picture(kwargs.get("save"))
         defaults = {k: v for k, v in matplotlib.rcParamsDefault.items() if k not in _KEPT}
         with warnings.catch_warnings():
             # Some defaults are announced to go; setting them again says so once more.
@@ -95,15 +98,43 @@ def new_figure(width: float, height: float, title: str | None = None) -> "Figure
 def finish(figure: "Figure", save: str | os.PathLike[str] | None) -> "Figure":
     """Writes the figure where ``save`` says, and returns it."""
     if save is not None:
-        path = os.fspath(save)
-        kind = os.path.splitext(path)[1].lower()
-        if kind not in _FORMATS:
-            raise ValueError(
-                f"save: expected a file name ending with {', '.join(_FORMATS)}, got {path!r}"
-            )
         dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
-        figure.savefig(path, metadata=dates[kind])
+        figure.savefig(os.fsdecode(save), metadata=dates[picture_ending(save)])
     return figure
+
+
+def named_layers(where: str, layers: Any) -> Mapping[str, Any]:
+    """``layers`` as given: a dictionary, name -> layer, with at least one."""
+    if not isinstance(layers, Mapping):
+        raise TypeError(
+            f"{where}: expected a dictionary, name -> layer, got {type(layers).__name__}"
+        )
+    if not layers:
+        raise ValueError(f"{where}: expected at least one layer, got none")
+    return layers
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Numbers to write on a logarithmic axis from ``low`` to ``high``, at least two: powers of 10,
+    with 2 and 5 between or every digit where those are few, else evenly spaced ones.
+
+    >>> from posenc.plots._figure import log_ticks
+    >>> log_ticks(0.05, 300.0), log_ticks(2.1, 7.7), log_ticks(3.1, 3.5)
+    ([0.1, 1.0, 10.0, 100.0], [3.0, 4.0, 5.0, 6.0, 7.0], [3.1, 3.2, 3.3, 3.4, 3.5])
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for digits in ((1,), (1, 2, 5), range(1, 10)):
+        # From text, so that 3 tenths are 0.3.
+        ticks = [float(f"{digit}e{power}") for power in powers for digit in digits]
+        shown = [tick for tick in ticks if low <= tick <= high]
+        if len(shown) >= 3:
+            return shown
+    ticks = [
+        float(f"{tick:.6g}") for tick in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)
+    ]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def heatmap(

@@ -10,11 +10,19 @@ from torch import Tensor, nn
 from ..absolute import SinusoidalPositionalEncoding
 from ..analysis.alibi import BLOCK, block_map, block_shares, slopes_of
 from ..analysis.decay import expected_scores
-from ..analysis.weights import attention_weights, random_pair
+from ..analysis.weights import attention_weights, check_attention, random_pair
 from ..attention import ALiBiAttention
-from ..functional import alibi_bias
+from ..functional import alibi_bias, xpos_reach
 from ..rotary import RotaryPositionalEmbedding, XPosRotaryEmbedding
-from ._figure import COLOURS, finish, heatmap, line_style, new_figure, picture
+from ._figure import (
+    COLOURS,
+    finish,
+    heatmap,
+    line_style,
+    named_layers,
+    new_figure,
+    picture,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,13 +31,14 @@ if TYPE_CHECKING:
 def _heads(where: str, heads: Sequence[int] | None, of: int, default: Sequence[int]) -> list[int]:
     chosen = [h for h in default if h < of] if heads is None else [int(h) for h in heads]
     if not chosen or not all(0 <= h < of for h in chosen):
-        raise ValueError(f"{where}: expected heads from 0 to {of - 1}, got {list(heads or [])}")
+        raise ValueError(f"{where}: expected heads from 0 to {of - 1}, got {chosen}")
     return chosen
 
 
 def _names(axes, n_heads: int) -> None:
     axes.set_xlabel("head")
-    axes.set_xticks(range(0, n_heads, max(1, n_heads // 16)))
+    # More than some ten numbers of two or three digits run into each other.
+    axes.set_xticks(range(0, n_heads, -(-n_heads // 10)))
 
 
 @picture
@@ -96,22 +105,33 @@ def compare_attention_patterns(
 
     Args:
         seq_len, d_model, n_heads: of input and layers.
-        layers: name -> `RoPEAttention` or `ALiBiAttention`, a model's own; None: new ones.
-        x: their input (1, L, d_model); None: random, unit normal.
+        layers: name -> `RoPEAttention` or `ALiBiAttention`, a model's own, of any dtype and
+            device; None: new ones.
+        x: their input (1, L, d_model), finite; None: random, unit normal. Each layer gets it in
+            its own dtype and on its own device.
         heads: the heads drawn; None: the first three.
         is_causal: of new layers.
         seed: of weights and input.
         save: file to write (.png, .svg, .pdf).
     """
     where = "compare_attention_patterns"
+    if seq_len < 1:
+        raise ValueError(f"{where}: expected seq_len >= 1, got {seq_len}")
     if layers is None:
         layers, example = random_pair(seq_len, d_model, n_heads, is_causal, seed)
         x = example if x is None else x
-    if not layers:
-        raise ValueError(f"{where}: expected at least one layer, got none")
+    for layer in named_layers(where, layers).values():
+        check_attention(where, layer)
     if x is None:
         first = next(iter(layers.values()))
         x = random_pair(seq_len, first.d_model, first.n_heads, seed=seed)[1]
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{where}: expected x to be a tensor, got {type(x).__name__}")
+    if x.dim() != 3 or x.numel() == 0 or not x.isfinite().all():
+        raise ValueError(
+            f"{where}: expected x to be finite numbers of shape (1, L, d_model), got "
+            f"{'NaN or infinity' if x.dim() == 3 and x.numel() else list(x.shape)}"
+        )
     fewest = min(layer.n_heads for layer in layers.values())
     chosen = _heads(where, heads, fewest, (0, 1, 2))
     figure = new_figure(
@@ -119,7 +139,8 @@ def compare_attention_patterns(
     )
     grid = figure.subplots(len(layers), len(chosen), squeeze=False)
     for row, (name, layer) in zip(grid, layers.items(), strict=True):
-        weights = attention_weights(layer, x)[0].detach().float()
+        weight = layer.query_proj.weight
+        weights = attention_weights(layer, x.to(weight.device, weight.dtype))[0].float().cpu()
         limits = (0.0, weights[chosen].max().item())
         for number, (axes, head) in enumerate(zip(row, chosen, strict=True)):
             slopes = getattr(layer, "slopes", None)
@@ -138,6 +159,14 @@ def compare_attention_patterns(
     return finish(figure, save)
 
 
+def _served(encoding: nn.Module, distances: list[int]) -> list[int]:
+    """The distances that the encoding serves in float64: xPos ends where its scale does."""
+    if not isinstance(encoding, XPosRotaryEmbedding):
+        return distances
+    end = xpos_reach(torch.float64, encoding.scale_base, encoding.gamma)
+    return [distance for distance in distances if distance <= end]
+
+
 @picture
 def score_decay(
     encodings: Mapping[str, nn.Module | Tensor] | None = None,
@@ -152,8 +181,9 @@ def score_decay(
     `posenc.analysis.expected_scores`.
 
     Args:
-        encodings: name -> layer or table; None: RoPE, RoPE with a large base, partial RoPE, xPos,
-            three heads of ALiBi, the sinusoidal table.
+        encodings: name -> layer or table; None: RoPE, RoPE with a large base, partial RoPE, xPos
+            (as far as it goes, `posenc.functional.xpos_reach`), three heads of ALiBi, the
+            sinusoidal table.
         head_dim: of those.
         reach: largest distance.
         save: file to write (.png, .svg, .pdf).
@@ -161,6 +191,7 @@ def score_decay(
     where = "score_decay"
     if reach < 2:
         raise ValueError(f"{where}: expected reach >= 2, got {reach}")
+    ours = encodings is None
     if encodings is None:
         alibi = ALiBiAttention(8 * head_dim, 8, device="meta")
         encodings = {
@@ -182,8 +213,9 @@ def score_decay(
     axes = figure.add_subplot()
     number = 0
     lowest = deepest = 0.0  # without ALiBi, and of all
-    for name, encoding in encodings.items():
-        scores, _ = expected_scores(encoding, distances)
+    for name, encoding in named_layers(where, encodings).items():
+        reached = _served(encoding, distances) if ours else distances
+        scores, _ = expected_scores(encoding, reached)
         change = scores - expected_scores(encoding, [0])[0]
         slopes = getattr(encoding, "slopes", None)
         deepest = min(deepest, change.min().item())
@@ -196,7 +228,7 @@ def score_decay(
                 label = f"{name}, head {head} (slope {slopes[head]:.3g})"
             elif len(change) > 1:
                 label = f"{name}, head {head}"
-            axes.plot(distances, change[head], label=label, lw=1.3, **line_style(number))
+            axes.plot(reached, change[head], label=label, lw=1.3, **line_style(number))
             number += 1
     axes.set_xscale("symlog", linthresh=1, base=10)
     powers = [10**k for k in range(len(str(reach)))]

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from ._figure import MARKERS, finish, line_style, new_figure, picture
+from ._figure import MARKERS, finish, line_style, log_ticks, new_figure, picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +52,8 @@ def benchmark_lines(
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [f"{n:,}" for n in lengths])
-    axes.yaxis.set_major_formatter("{x:g}")
+    ticks = log_ticks(*axes.get_ylim())
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()
     axes.set_xlabel("length (tokens)")
     axes.set_ylabel("time of a call (ms)")

@@ -2,47 +2,56 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..analysis.decay import expected_scores, expected_scores_on_grid, on_each_axis
-from ..analysis.frequencies import analyze_rope, example_scalings
+from ..analysis.frequencies import analyze_rope, example_scalings, stretched_length
 from ..rotary import (
     AxialRotaryEmbedding,
     MixedRotaryEmbedding,
     QueryTemperature,
     RotaryPositionalEmbedding,
 )
-from ._figure import finish, heatmap, line_style, mark_length, new_figure, picture
+from ._figure import (
+    finish,
+    heatmap,
+    line_style,
+    mark_length,
+    named_layers,
+    new_figure,
+    picture,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _pair_planes(rope: nn.Module, positions: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin (pairs, L) of each pair's angle, as the layer turns the first unit vector of
-    each pair: its two channels afterwards, without the attention factor."""
+def _pair_planes(rope: nn.Module, positions: Tensor, shown: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """cos and sin (pairs, L) of the angles of the pairs shown, as the layer turns the first unit
+    vector of each: its two channels afterwards, without the attention factor."""
     n = len(rope.inv_freq)
     width = getattr(rope, "head_dim", None) or rope.d_model
     start = getattr(rope, "rotary_start", 0)
-    pairs = torch.arange(n)
+    pairs = torch.tensor(shown, device="cpu")
+    rows = torch.arange(len(shown), device="cpu")
     first = start + (2 * pairs if rope.interleaved else pairs)
     written = getattr(rope, "interleaved_out", None)
     paired = rope.interleaved if written is None else written
     cos_at = start + (2 * pairs if paired else pairs)
     sin_at = cos_at + (1 if paired else n)
-    units = torch.zeros(n, positions.numel(), 1, width, dtype=torch.float64)
-    units[pairs, :, 0, first] = 1.0
+    units = torch.zeros(len(shown), positions.numel(), 1, width, dtype=torch.float64, device="cpu")
+    units[rows, :, 0, first] = 1.0
     positions = on_each_axis(rope, positions)
     if getattr(rope, "seq_dim", 1) in (2, -2):
         out = rope(units.transpose(1, 2), positions).transpose(1, 2)[:, :, 0]
     else:
         out = rope(units, positions)[:, :, 0]
     out = out / getattr(rope, "attention_factor", 1.0)
-    return out[pairs, :, cos_at], out[pairs, :, sin_at]
+    return out[rows, :, cos_at], out[rows, :, sin_at]
 
 
 @picture
@@ -70,17 +79,19 @@ def visualize_rope(
     if seq_len < 2:
         raise ValueError(f"{where}: expected seq_len >= 2, got {seq_len}")
     n = len(rope.inv_freq)
-    positions = torch.linspace(0, seq_len - 1, 12 * (seq_len - 1) + 1, dtype=torch.float64)
-    with torch.no_grad():
-        cos, sin = _pair_planes(rope, positions)
+    # Enough for smooth curves; past some thousand positions no picture has the room for more.
+    samples = min(12 * (seq_len - 1), 50_000) + 1
+    positions = torch.linspace(0, seq_len - 1, samples, dtype=torch.float64, device="cpu")
     frequencies = rope.inv_freq_at(seq_len)
     shown = sorted({0, n // 8, n // 4, n // 2}) if n >= 8 else list(range(min(4, n)))
+    with torch.no_grad():
+        cos, sin = _pair_planes(rope, positions, shown)
     figure = new_figure(12.5, 4.4, f"RoPE of {2 * n} channels, θ = {rope.base:g}")
     waves, angles, similarity = figure.subplots(1, 3)
     for number, pair in enumerate(shown):
         name = f"{pair} ({frequencies[pair]:.3g})"
-        waves.plot(positions, sin[pair], label=name, **line_style(number))
-        turned = torch.atan2(sin[pair], cos[pair]).remainder(2 * math.pi)
+        waves.plot(positions, sin[number], label=name, **line_style(number))
+        turned = torch.atan2(sin[number], cos[number]).remainder(2 * math.pi)
         turned[1:][turned.diff().abs() > math.pi] = math.nan  # no stroke where a turn is full
         angles.plot(positions, turned, label=name, **line_style(number))
     waves.set_title("Sine component")
@@ -100,7 +111,7 @@ def visualize_rope(
         loc="outside lower center",
         ncols=4,
     )
-    relative = torch.arange(-10, 11)
+    relative = torch.arange(-10, 11, device="cpu")
     scores, _ = expected_scores(rope, relative.abs())
     # Cosine similarity: the expected product over that at distance 0.
     similarity.plot(relative, (scores / expected_scores(rope, [0])[0])[0], marker="o", ms=4,
@@ -140,9 +151,8 @@ def rope_wavelengths(
             name: RotaryPositionalEmbedding(head_dim, scaling=scaling)
             for name, scaling in examples.items()
         }
-    if not ropes:
-        raise ValueError(f"{where}: expected at least one layer, got none")
-    length = int(factor * trained_length)
+    named_layers(where, ropes)
+    length = stretched_length(where, factor, trained_length)
     figure = new_figure(12.0, 4.9, f"RoPE's scalings, frequencies at length {length:,}")
     left, right = figure.subplots(1, 2)
     reach = 1.0
@@ -151,7 +161,7 @@ def rope_wavelengths(
         waves = [w if math.isfinite(w) else math.nan for w in figures.wavelengths]
         stretch = [s if math.isfinite(s) else math.nan for s in figures.stretch]
         finite = [s for s in stretch if not math.isnan(s)]
-        reach = max(reach, *finite)
+        reach = max([reach, *finite])
         still = len(waves) - len(finite)
         label = f"{name}\n({still} pairs do not turn)" if still else name
         # Earlier curves are wider: where several coincide, each still shows.
@@ -204,8 +214,7 @@ def grid_decay(
             "half_parity_hw (Pixtral)": AxialRotaryEmbedding(64, "half_parity_hw"),
             "RoPE-Mixed, before training": mixed,
         }
-    if not layers:
-        raise ValueError("grid_decay: expected at least one layer, got none")
+    named_layers("grid_decay", layers)
     grids: list[tuple[str, Any]] = []
     for name, layer in layers.items():
         scores, plain = expected_scores_on_grid(layer, reach)
@@ -248,20 +257,20 @@ def query_temperature(
         save: file to write (.png, .svg, .pdf).
     """
     where = "query_temperature"
-    if reach < 2:
-        raise ValueError(f"{where}: expected reach >= 2, got {reach}")
+    if not 2 <= reach <= 2**53:  # past that, float64 has no number for every position
+        raise ValueError(f"{where}: expected reach from 2 to 2^53, got {reach}")
     if layers is None:
         layers = {
             "Llama 4": QueryTemperature(),
             "Ministral 3": QueryTemperature(0.1, 16384, 0),
         }
-    if not layers:
-        raise ValueError(f"{where}: expected at least one layer, got none")
-    positions = torch.linspace(0, reach - 1, 4097, dtype=torch.float64).round().long()
+    named_layers(where, layers)
+    at = torch.linspace(0, reach - 1, 4097, dtype=torch.float64, device="cpu")
+    positions = at.round().long()
     figure = new_figure(7.2, 4.2)
     axes = figure.add_subplot()
     for number, (name, layer) in enumerate(layers.items()):
-        ones = torch.ones(1, positions.numel(), 1, 1, dtype=torch.float64)
+        ones = torch.ones(1, positions.numel(), 1, 1, dtype=torch.float64, device="cpu")
         if getattr(layer, "seq_dim", 1) in (2, -2):
             ones = ones.transpose(1, 2)
         with torch.no_grad():
@@ -270,6 +279,7 @@ def query_temperature(
     axes.set_title("Temperature of the queries")
     axes.set_xlabel("position")
     axes.set_ylabel("factor on the query")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.margins(x=0)
     axes.grid()

@@ -1,11 +1,12 @@
 """The chart of the training comparison."""
 
-import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._json import read_json
 from ._figure import COLOURS, finish, mark_length, new_figure, picture
 
 if TYPE_CHECKING:
@@ -19,6 +20,37 @@ _STYLES: dict[str, tuple[str, str, str, str]] = {
     "alibi": ("ALiBi", COLOURS[2], "^", "-"),
     "none": ("none", "#666666", "v", ":"),
 }
+
+
+def _number(loss: float | None) -> float:
+    """A loss for matplotlib; null stands for the loss of a model that diverged."""
+    return math.nan if loss is None else float(loss)
+
+
+def _figures(
+    where: str, results: Mapping[str, Any]
+) -> tuple[float, list[int], dict[str, dict[int, float]]]:
+    """The trained length, the lengths measured, and encoding -> length -> loss."""
+    try:
+        trained = float(results["settings"]["train_length"])
+        lengths = [int(n) for n in results["settings"]["eval_lengths"]]
+        losses = {
+            name: {int(n): _number(loss) for n, loss in model["losses"].items()}
+            for name, model in results["models"].items()
+        }
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
+        raise ValueError(
+            f"{where}: expected the results of `python -m posenc train`, got something else"
+        ) from None
+    unknown = [name for name in losses if name not in _STYLES]
+    if unknown:
+        raise ValueError(
+            f"{where}: expected encodings among {', '.join(_STYLES)}, got {', '.join(unknown)}"
+        )
+    shortest = min([trained, *lengths, *(n for row in losses.values() for n in row)])
+    if shortest < 1:
+        raise ValueError(f"{where}: expected lengths >= 1, got {shortest:g}")
+    return trained, lengths, losses
 
 
 @picture
@@ -40,22 +72,15 @@ def loss_by_length(
             raise FileNotFoundError(
                 f"{where}: no such file: {path} (`python -m posenc train` writes it)"
             )
-        results = json.loads(path.read_text())
-    try:
-        trained = results["settings"]["train_length"]
-        lengths = results["settings"]["eval_lengths"]
-        losses = {name: model["losses"] for name, model in results["models"].items()}
-    except (KeyError, TypeError, AttributeError):
-        raise ValueError(
-            f"{where}: expected the results of `python -m posenc train`, got something else"
-        ) from None
+        results = read_json(f"{where}: results", path)
+    trained, lengths, losses = _figures(where, results)
     figure = new_figure(7.2, 4.2)
     axes = figure.add_subplot()
     mark_length(axes, trained, "trained at this length")
     for encoding, by_length in losses.items():
         name, colour, marker, dash = _STYLES[encoding]
         axes.plot(
-            [int(n) for n in by_length],
+            list(by_length),
             list(by_length.values()),
             color=colour,
             marker=marker,

@@ -1,5 +1,7 @@
 """The pictures: names, units, colour bars, files; and that they show the layers' own numbers."""
 
+import itertools
+import json
 import os
 import subprocess
 import sys
@@ -98,6 +100,23 @@ def test_save(kind, tmp_path):
         assert xml.etree.ElementTree.fromstring(content).tag.endswith("svg")
     draw("alibi", save=path)
     assert path.read_bytes() == content, "equal pictures are not equal files"
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_work(tmp_path, monkeypatch):
+    def work(*args, **options):
+        raise AssertionError("the picture was computed")
+
+    monkeypatch.setattr("posenc.plots.attention.block_shares", work)
+    (tmp_path / "folder.png").mkdir()
+    for name, error in (
+        ("a.bmp", ValueError),
+        ("absent/a.png", FileNotFoundError),
+        ("folder.png", IsADirectoryError),
+        ("a.png", AssertionError),
+    ):
+        with pytest.raises(error):
+            draw("blocks", save=tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.png"], "left behind"
 
 
 def test_save_refuses_other_names(tmp_path):
@@ -287,9 +306,167 @@ def test_the_grid_is_drawn_as_computed():
     assert np.array_equal(panel(figure, "x").images[0].get_array(), (scores[0] - plain).numpy())
 
 
+def shown_ticks(axis):
+    axis.figure.draw_without_rendering()
+    low, high = axis.get_view_interval()
+    return [tick for tick in axis.get_majorticklocs() if low <= tick <= high]
+
+
+@pytest.mark.parametrize("times", [(2.1, 7.7), (3.1, 3.4), (0.004, 90.0), (1.0, 1.0)])
+def test_times_within_one_decade_can_be_read(times):
+    from posenc.benchmark import EncodingTimes
+
+    settings = {"d_model": 8, "batch_size": 1, "n_heads": 2, "dtype": "float32", "device": "cpu"}
+    rows = {"RoPE": {128: times[0], 512: times[1]}}
+    figure = EncodingTimes(rows, {}, settings, {"threads": 1}).plot()
+    assert len(shown_ticks(figure.axes[0].yaxis)) >= 2
+    texts = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert all(len(text) <= 6 for text in texts), texts
+
+
+@pytest.mark.parametrize("n_heads", [1, 8, 20, 24, 31, 112])
+def test_numbers_of_heads_do_not_run_into_each_other(n_heads):
+    figure = posenc.visualize_alibi(n_heads=n_heads, heads=[0], seq_len=2)
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    labels = panel(figure, "Slopes").get_xticklabels()
+    boxes = [label.get_window_extent(renderer) for label in labels if label.get_text()]
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+
+
+def test_wavelengths_of_a_rope_of_which_no_pair_turns():
+    (curve, *_) = panel(
+        plots.rope_wavelengths(
+            {
+                "still": posenc.RotaryPositionalEmbedding(
+                    4, scaling={"rope_type": "proportional", "partial_rotary_factor": 0.25}
+                )
+            }
+        ),
+        "Wavelength",
+    ).lines
+    assert np.isnan(curve.get_ydata()).all()
+
+
+def test_only_the_pairs_that_are_shown_are_rotated(monkeypatch):
+    largest, forward = [], posenc.RotaryPositionalEmbedding.forward
+
+    def counted(self, x, *args):
+        largest.append(x.numel())
+        return forward(self, x, *args)
+
+    monkeypatch.setattr(posenc.RotaryPositionalEmbedding, "forward", counted)
+    posenc.plots.visualize_rope(seq_len=50)
+    posenc.plots.visualize_rope(seq_len=9000)
+    assert largest[0] == 4 * (12 * 49 + 1) * 64 and max(largest) < 4 * 50_010 * 64
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_attention_layers_of_any_dtype_get_an_input_of_theirs(dtype):
+    layers = {
+        "a": posenc.ALiBiAttention(16, 2).to(dtype),
+        "r": posenc.RoPEAttention(16, 2),
+    }
+    for x in (None, torch.randn(1, 5, 16)):
+        figure = posenc.compare_attention_patterns(5, layers=layers, x=x, heads=[0])
+        rows = [axes.images[0].get_array().sum(-1) for axes in figure.axes if axes.images]
+        np.testing.assert_allclose(rows[:2], 1.0, atol=0.02)
+
+
+def test_xpos_is_drawn_as_far_as_it_goes():
+    (axes,) = plots.score_decay(reach=300_000).axes
+    ends = {line.get_label(): line.get_xdata()[-1] for line in axes.lines}
+    assert 200_000 < ends["xPos"] < 283_287 and ends["RoPE, θ = 10⁴"] == 300_000
+
+
+def test_few_positions_have_whole_numbers():
+    (axes,) = plots.query_temperature(reach=3).axes
+    assert all(tick == round(tick) for tick in shown_ticks(axes.xaxis))
+
+
+@pytest.mark.parametrize("name", ["rope", "temperature"])
+def test_a_default_device_of_the_caller_s_changes_nothing(name):
+    """A stand-in for a GPU, whose tensors matplotlib cannot read either."""
+    torch.set_default_device("meta")
+    try:
+        assert isinstance(draw(name), Figure)
+    finally:
+        torch.set_default_device(None)
+
+
+def test_torch_s_generator_stays_as_it_was(capsys):
+    state = torch.get_rng_state()
+    for name in ("encodings", "attention", "grid", "blocks", "benchmark"):
+        draw(name, **({"quiet": False} if name == "encodings" else {}))
+        assert torch.equal(torch.get_rng_state(), state), name
+
+
+def test_a_loss_that_is_no_number_leaves_a_gap():
+    results = {**RESULTS, "models": {"rope": {"losses": {"16": 2.0, "32": None}}}}
+    (line,) = [a for a in plots.loss_by_length(results).axes[0].lines if a.get_label() == "RoPE"]
+    assert line.get_ydata()[0] == 2.0 and np.isnan(line.get_ydata()[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[" * 100_000, "too deeply nested"),
+        ("{", "expected JSON"),
+        (b"\xff\x00", "expected JSON"),
+        ({**RESULTS, "models": {"foo": {"losses": {"16": 2}}}}, "alibi, none, got foo"),
+        ({**RESULTS, "models": {"rope": {"losses": [1]}}}, "expected the results of"),
+        ({**RESULTS, "models": {"rope": {"losses": {"16": "x"}}}}, "expected the results of"),
+        ({**RESULTS, "settings": {"train_length": 0, "eval_lengths": []}}, "lengths >= 1, got 0"),
+        ([], "expected the results of"),
+    ],
+    ids=["deep", "cut", "binary", "unknown", "list", "text", "zero", "empty"],
+)
+def test_results_that_are_none(content, words, tmp_path):
+    path = tmp_path / "r.json"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    with pytest.raises(ValueError, match=words):
+        plots.loss_by_length(path)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
+        (
+            lambda: plots.visualize_alibi(heads=torch.tensor([9, 1])),
+            ValueError,
+            ["0 to 7", "[9, 1]"],
+        ),
+        (lambda: plots.score_decay({}), ValueError, ["at least one"]),
+        (
+            lambda: plots.score_decay([posenc.RotaryPositionalEmbedding(8)]),
+            TypeError,
+            ["name -> layer", "list"],
+        ),
+        (
+            lambda: plots.rope_wavelengths(posenc.RotaryPositionalEmbedding(8)),
+            TypeError,
+            ["name -> layer", "RotaryPositionalEmbedding"],
+        ),
+        (lambda: plots.rope_wavelengths(factor=1e300), ValueError, ["factor", "1e+300"]),
+        (lambda: plots.query_temperature(reach=10**24), ValueError, ["reach", "10"]),
+        (lambda: plots.compare_attention_patterns(0), ValueError, ["seq_len", "0"]),
+        (
+            lambda: plots.compare_attention_patterns(x=torch.full((1, 3, 64), torch.nan)),
+            ValueError,
+            ["finite", "NaN"],
+        ),
+        (lambda: plots.compare_attention_patterns(x=torch.ones(3, 64)), ValueError, ["[3, 64]"]),
+        (lambda: plots.compare_attention_patterns(x=[1]), TypeError, ["tensor", "list"]),
+        (
+            lambda: plots.compare_attention_patterns(
+                layers={"a": posenc.cpp.ALiBiAttention(64, 4)}
+            ),
+            TypeError,
+            ["posenc.cpp.ALiBiAttention"],
+        ),
         (lambda: plots.visualize_alibi(heads=[8]), ValueError, ["0 to 7", "8"]),
         (lambda: plots.visualize_alibi(seq_len=0), ValueError, ["seq_len", "0"]),
         (lambda: plots.visualize_alibi("text"), TypeError, ["slopes", "str"]),
