@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NoReturn
 
-from .._arguments import positive, whole
+from .._arguments import positive, seed, threads, whole
 
 ENCODINGS = ("sinusoidal", "learned", "rope", "alibi", "none")
 DTYPES = ("float32", "bfloat16")
@@ -169,14 +169,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--threads",
-        type=count,
+        type=threads,
         default=None,
         metavar="N",
         help="CPU threads (default: as torch chooses)",
     )
     add(
         "--seed",
-        type=whole(0),
+        type=seed,
         default=0,
         metavar="N",
         help="seed of weights and batches (default: %(default)s)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import platform
 from typing import Any
@@ -25,11 +26,13 @@ NAMES = {
 
 
 def growth(outcome: Outcome, settings: Settings) -> float | None:
-    """Loss at the longest length minus loss at the shortest; None if it does not get there."""
+    """Loss at the longest length minus loss at the shortest; None if it does not get there, or
+    diverged."""
     first, last = settings.eval_lengths[0], settings.eval_lengths[-1]
     if first == last or first not in outcome.losses or last not in outcome.losses:
         return None
-    return outcome.losses[last] - outcome.losses[first]
+    change = outcome.losses[last] - outcome.losses[first]
+    return change if math.isfinite(change) else None
 
 
 def table(outcomes: list[Outcome], settings: Settings) -> str:
@@ -66,6 +69,9 @@ def findings(outcomes: list[Outcome], settings: Settings) -> list[str]:
                 f"{NAMES[outcome.encoding]}: – where the length is past the {outcome.longest} "
                 "positions that it has."
             )
+    for outcome in outcomes:
+        if not all(map(math.isfinite, outcome.losses.values())):
+            notes.append(f"{NAMES[outcome.encoding]} diverged: its loss is not a finite number.")
     grown = {o.encoding: g for o in outcomes if (g := growth(o, settings)) is not None}
     if len(grown) > 1:
         order = sorted(grown, key=grown.get)
@@ -79,6 +85,7 @@ def findings(outcomes: list[Outcome], settings: Settings) -> list[str]:
             )
     for length in dict.fromkeys((first, last)):
         reached = {o.encoding: o.losses[length] for o in outcomes if length in o.losses}
+        reached = {name: loss for name, loss in reached.items() if math.isfinite(loss)}
         if len(reached) > 1:
             best = min(reached, key=reached.get)
             notes.append(f"Lowest loss at {length}: {NAMES[best]}, {reached[best]:.3f}.")
