@@ -1,5 +1,6 @@
 """`benchmark_positional_encodings`: the encodings side by side at growing lengths."""
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from .. import absolute, rotary
 from .._extras import progress
+from .._output import check_picture
 from . import peers
-from .measure import Work, meter_for, times
+from .measure import Work, meter_for, own_generator, times
 from .report import machine, ms_text
 
 if TYPE_CHECKING:
@@ -130,7 +132,8 @@ def benchmark_positional_encodings(
     """Times the encodings at growing lengths, against a copy of their input and against peers.
 
     Sinusoidal and learned positions are added to (batch_size, L, d_model); RoPE rotates the same
-    numbers as (batch_size, L, n_heads, d_model / n_heads). All take turns in each round.
+    numbers as (batch_size, L, n_heads, d_model / n_heads). All take turns in each round. torch's
+    generator stays as it was.
 
     Args:
         d_model, batch_size, seq_lens, n_heads: the article's by default.
@@ -141,32 +144,50 @@ def benchmark_positional_encodings(
         compiled: also time the eager rotation under ``torch.compile`` (needs a C++ compiler).
         seconds: about how long each is timed at each length.
         quiet: print no table.
-        save: file for the line plot (.png, .svg, .pdf).
+        save: file for the line plot (.png, .svg, .pdf), checked before anything is measured.
 
     Returns:
         the times: ``str()`` is the table, ``.plot()`` the line plot, ``.to_dict()`` for JSON.
+
+    Raises:
+        ValueError: sizes, a dtype or a device that make no sense, or another ending of ``save``.
+        OSError: ``save`` cannot be written.
+
+    >>> times = posenc.benchmark_positional_encodings(
+    ...     16, 1, [8], 2, seconds=0.01, peers=False, quiet=True
+    ... )
+    >>> times.lengths, list(times.milliseconds)
+    ([8], ['sinusoidal', 'learned', 'RoPE', 'clone (the limit)'])
     """
     where = "benchmark_positional_encodings"
     for name, value in (("d_model", d_model), ("batch_size", batch_size), ("n_heads", n_heads)):
         if value < 1:
             raise ValueError(f"{where}: expected {name} >= 1, got {value}")
-    if not seq_lens or min(seq_lens) < 1:
-        raise ValueError(f"{where}: expected seq_lens >= 1, got {list(seq_lens)}")
-    if seconds <= 0:
-        raise ValueError(f"{where}: expected seconds > 0, got {seconds}")
+    try:
+        lengths = sorted({int(length) for length in seq_lens})
+    except TypeError:
+        raise TypeError(f"{where}: expected seq_lens to be a list, got {seq_lens!r}") from None
+    if not lengths or lengths[0] < 1:
+        raise ValueError(f"{where}: expected seq_lens >= 1, got {lengths}")
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise ValueError(f"{where}: expected finite seconds > 0, got {seconds}")
+    if not dtype.is_floating_point:
+        raise ValueError(f"{where}: expected a real floating dtype, got {dtype}")
     if d_model % n_heads or (d_model // n_heads) % 2:
         raise ValueError(
             f"{where}: expected d_model / n_heads to be an even whole number, got "
             f"{d_model} / {n_heads}"
         )
+    check_picture(save)
+    device = str(device)
     try:
         meter = meter_for(device)
     except RuntimeError as error:
         raise ValueError(f"{where}: {error}") from None
     milliseconds: dict[str, dict[int, float]] = {}
     missing: dict[str, str] = {}
-    with torch.no_grad():
-        for length in progress(sorted(set(seq_lens)), desc="benchmark", unit="length"):
+    with own_generator(device), torch.no_grad():
+        for length in progress(lengths, desc="benchmark", unit="length"):
             # While tensors are made only: this context adds to the time of every call inside it.
             with torch.device(meter.device):
                 x = torch.randn(batch_size, length, d_model).to(dtype)

@@ -12,6 +12,17 @@ import torch
 Work = Callable[[], object]
 
 
+def own_generator(device: str) -> contextlib.AbstractContextManager[None]:
+    """Inputs are drawn, and some set a seed: after this, the caller's generators go on as if none
+    had been."""
+    kind = torch.device(device)
+    if kind.type != "cuda":
+        return torch.random.fork_rng(devices=[])
+    return torch.random.fork_rng(
+        devices=[torch.cuda.current_device() if kind.index is None else kind.index]
+    )
+
+
 def _once(work: Work, repeats: int) -> float:
     start = time.perf_counter()
     for _ in range(repeats):
@@ -128,7 +139,10 @@ def meter_for(device: str) -> Meter:
     Raises:
         RuntimeError: torch has no such device here.
     """
-    kind = torch.device(device)
+    try:
+        kind = torch.device(device)
+    except RuntimeError as error:
+        raise RuntimeError(f"--device {device}: {str(error).splitlines()[0]}") from None
     if kind.type == "cpu":
         return CPU
     if kind.type != "cuda":

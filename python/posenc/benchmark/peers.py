@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._extras import need
+
 
 # ------------------------------------------------------------------------------------- rotation
 def cos_sin(width: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -61,17 +63,16 @@ def compiled_rotation(x: Tensor, seq_dim: int, interleaved: bool) -> Callable[[]
 
 def rotary_embedding_torch(x: Tensor, seq_dim: int) -> Callable[[], Tensor]:
     """The package of that name (pairs)."""
-    from rotary_embedding_torch import RotaryEmbedding
-
-    layer = RotaryEmbedding(dim=x.size(-1))
+    package = need("rotary_embedding_torch", "bench", "benchmark")
+    layer = package.RotaryEmbedding(dim=x.size(-1))
     return lambda: layer.rotate_queries_or_keys(x, seq_dim=seq_dim - x.dim())
 
 
 def x_transformers(x: Tensor) -> Callable[[], Tensor]:
     """The package of that name, for x (B, H, L, D)."""
-    from x_transformers.x_transformers import RotaryEmbedding, apply_rotary_pos_emb
-
-    freqs, scale = RotaryEmbedding(x.size(-1))(torch.arange(x.size(2)))
+    package = need("x_transformers.x_transformers", "bench", "benchmark")
+    apply_rotary_pos_emb = package.apply_rotary_pos_emb
+    freqs, scale = package.RotaryEmbedding(x.size(-1))(torch.arange(x.size(2)))
     return lambda: apply_rotary_pos_emb(x, freqs, scale)
 
 

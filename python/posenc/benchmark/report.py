@@ -1,10 +1,8 @@
 """Results as a table and as JSON."""
 
-import json
 import os
 import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,15 +10,16 @@ import torch
 import posenc
 from posenc import _build_info
 
+from .. import _json
 from .._machine import processor
 from .cases import Case
-from .measure import CPU, Meter, Work, times
+from .measure import CPU, Meter, Work, own_generator, times
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     """What the figures were taken on."""
     gpu = {}
-    if device != "cpu":
+    if torch.device(device).type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         gpu = {
             "GPU": properties.name,
@@ -41,7 +40,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
 
 
 def run_case(case: Case, scale: float = 1.0, meter: Meter = CPU) -> dict[str, Any]:
-    """Measures one case.
+    """Measures one case; torch's generator stays as it was.
 
     Args:
         scale: of the time that is spent on it.
@@ -51,7 +50,11 @@ def run_case(case: Case, scale: float = 1.0, meter: Meter = CPU) -> dict[str, An
         ``{"group", "name", "ms", "others": {name: {"ms", "ratio", "target", "reached"}}, ...}``;
         ``ratio`` is our best time over the other's, ``missing`` says why a peer was left out.
     """
+    with own_generator(meter.device):
+        return _measured(case, scale, meter)
 
+
+def _measured(case: Case, scale: float, meter: Meter) -> dict[str, Any]:
     def make_on_device(make: Callable[[], Work]) -> Work:
         # While tensors are made only: this context adds to the time of every call inside it.
         with torch.device(meter.device):
@@ -176,4 +179,4 @@ def markdown(results: list[dict[str, Any]], where: dict[str, Any]) -> str:
 
 def write_json(path: str, results: list[dict[str, Any]], where: dict[str, Any]) -> None:
     """All numbers of a run."""
-    Path(path).write_text(json.dumps({"machine": where, "results": results}, indent=1) + "\n")
+    _json.write_json(path, {"machine": where, "results": results})

@@ -1,10 +1,18 @@
 """The benchmark runs and says what it measured; how fast anything is, no test asks."""
 
 import json
+import sys
 
 import pytest
 import torch
-from posenc.benchmark import Case, all_cases, device_cases, markdown, run_case
+from posenc.benchmark import (
+    Case,
+    all_cases,
+    benchmark_positional_encodings,
+    device_cases,
+    markdown,
+    run_case,
+)
 from posenc.benchmark.__main__ import main
 from posenc.benchmark.cuda_cases import Sizes
 from posenc.benchmark.measure import meter_for, peak_memory, times
@@ -110,6 +118,67 @@ def test_without_a_gpu_the_command_says_so(monkeypatch, capsys):
     assert "cpu or cuda" in capsys.readouterr().err
     assert main(["--device", "no such thing"]) == 1
     assert "no such thing" in capsys.readouterr().err
+
+
+def test_files_that_cannot_be_written_are_told_before_the_work(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("posenc.benchmark.__main__.run_case", None)
+    for option in ("--json", "--markdown"):
+        assert main(["decoded token (1", option, str(tmp_path / "absent" / "x")]) == 1
+        out, err = capsys.readouterr()
+        assert not out and "absent" in err and len(err.splitlines()) == 1
+    with pytest.raises(SystemExit) as stop:
+        main(["--threads", "-1"])
+    assert stop.value.code == 2
+
+
+def encodings(**options):
+    small = {"seq_lens": [4], "seconds": 1e-4, "peers": False, "quiet": True, **options}
+    return benchmark_positional_encodings(8, 1, n_heads=2, **small)
+
+
+def test_torch_s_generator_stays_as_it_was():
+    state = torch.get_rng_state()
+    encodings()
+    for case in (
+        device_cases(TINY)[:1] + [c for c in device_cases(TINY) if "ttention" in c.name][:1]
+    ):
+        run_case(case, scale=0.001)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_the_encodings_are_measured_with():
+    assert encodings(seq_lens=torch.tensor([8, 4, 8]).numpy()).lengths == [4, 8]
+    assert encodings(device="cpu:3").machine["torch"] == torch.__version__
+    assert encodings(device=torch.device("cpu")).settings["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"save": "x.bmp"}, ValueError, "save: expected a file name"),
+        ({"save": "absent/x.png"}, OSError, "absent"),
+        ({"seq_lens": []}, ValueError, "seq_lens"),
+        ({"seq_lens": 8}, TypeError, "seq_lens to be a list, got 8"),
+        ({"seconds": float("nan")}, ValueError, "seconds"),
+        ({"dtype": torch.int64}, ValueError, "floating dtype, got torch.int64"),
+        ({"device": "no such thing"}, ValueError, "no such thing"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_before_the_work(options, error, words, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("posenc.benchmark.encodings.times", None)
+    with pytest.raises(error, match=words):
+        encodings(**options)
+
+
+def test_absent_packages_name_the_extra_that_brings_them(monkeypatch):
+    for name in ("rotary_embedding_torch", "x_transformers"):
+        for loaded in [n for n in sys.modules if n.split(".")[0] == name]:
+            monkeypatch.delitem(sys.modules, loaded)
+        monkeypatch.setitem(sys.modules, name, None)
+    missing = encodings(peers=True).missing
+    assert len(missing) == 2
+    assert all("pip install posenc[bench]" in why for why in missing.values()), missing
 
 
 @pytest.mark.cuda
