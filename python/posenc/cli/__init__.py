@@ -6,14 +6,13 @@ command line is wrong; 130, stopped by the user.
 """
 
 import argparse
-import os
-import sys
 from collections.abc import Sequence
 
+from .._command import HELP, run_command
 from . import analyze, bench, compare, listing, plot, train
-from ._common import fail, parser_of
+from ._common import parser_of
 
-_EXAMPLES = """\
+_EXAMPLES = f"""\
 examples:
   posenc list                                        every encoding, its options, what it runs on
   posenc analyze                                     the figures of the sinusoidal table
@@ -23,7 +22,8 @@ examples:
   posenc bench                                       times, against a copy and against peers
   posenc train --encodings rope alibi                train small models and compare them
 
-`posenc COMMAND --help` has more. With --json a command prints one JSON document, nothing else."""
+`posenc COMMAND --help` has more. With --json a command prints one JSON document, nothing else.
+{HELP}"""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -44,15 +44,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line (None: the process's own) and returns its exit code."""
-    given = build_parser().parse_args(arguments)
-    name = f"posenc {given.command}"
-    try:
+    name = "posenc"
+
+    def work() -> None:
+        nonlocal name
+        given = build_parser().parse_args(arguments)
+        name = f"posenc {given.command}"
         given.run(given)
-    except KeyboardInterrupt:
-        return fail(name, "stopped", 130)
-    except BrokenPipeError:  # the reader of a pipe had enough (posenc list | head)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, IndexError, OSError, ImportError) as error:
-        return fail(name, str(error) or repr(error), 1)
-    return 0
+
+    return run_command(lambda: name, work)

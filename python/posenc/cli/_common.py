@@ -1,10 +1,11 @@
-"""What the subcommands share: parsers, JSON, errors."""
+"""What the subcommands share: parsers, JSON, files."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from typing import Any
+
+from .._json import as_json
 
 
 def parser_of(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
@@ -38,10 +39,18 @@ def add_command(
     return parser
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """--json."""
+def add_json(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
+    """--json.
+
+    Args:
+        inner: of a subcommand whose parent has --json too: one that is not given must not undo
+            the parent's.
+    """
     parser.add_argument(
-        "--json", action="store_true", help="print one JSON document in place of text"
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS if inner else False,
+        help="print one JSON document in place of text",
     )
 
 
@@ -52,10 +61,23 @@ def add_output(parser: argparse.ArgumentParser, text: str) -> None:
 
 def print_json(content: Any) -> None:
     """Plain JSON: no NaN, no Infinity."""
-    print(json.dumps(content, indent=1, allow_nan=False))
+    print(as_json(content))
 
 
-def fail(name: str, reason: str, code: int) -> int:
-    """One line on standard error; returns the exit code."""
-    print(f"{name}: error: {' '.join(reason.split())}", file=sys.stderr)
-    return code
+def show(
+    given: argparse.Namespace, content: Any, text: Callable[[], str], draw: Callable[[], Any] | None
+) -> None:
+    """Prints ``content`` as JSON, or the text; where -o names a file, the picture is drawn first.
+
+    `check_picture` comes before the work; ``draw`` None: this command draws nothing.
+    """
+    try:
+        if draw is not None and given.output is not None:
+            draw()
+    finally:  # figures that took long are shown even where the disk is full
+        if given.json:
+            print_json(content)
+        else:
+            print(text())
+    if draw is not None and given.output is not None:
+        print(f"Written: {given.output}", file=sys.stderr if given.json else sys.stdout)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from .._arguments import positive, whole
-from ._common import add_command, add_json, print_json
+from ._common import add_command, add_json, show
 from ._sources import add_checkpoint, add_rope, rope_of, table_of
 
 _EXAMPLES = """\
@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     parser = add_command(
         commands, "analyze", "print the figures of an encoding", _EXAMPLES, run=_sinusoidal
     )
-    parser.set_defaults(length=None, d_model=None, distances=None, json=False)
+    parser.set_defaults(length=None, d_model=None, distances=None)
     kinds = parser.add_subparsers(dest="kind", metavar="ENCODING")
 
     fixed = add_command(kinds, "sinusoidal", "the sinusoidal table", _EXAMPLES, _sinusoidal)
@@ -68,16 +68,14 @@ def add(commands: Any) -> None:
         "--head-dim", type=whole(1), default=64, metavar="N", help="of q and k (default: 64)"
     )
     for kind in (fixed, learned, rope, xpos, alibi):
-        add_json(kind)
+        add_json(kind, inner=True)
     # After the kinds, so that `posenc analyze --json` is understood as well.
     add_json(parser)
 
 
 def _show(given: Any, figures: Any) -> None:
-    if given.json:
-        print_json({"encoding": given.kind or "sinusoidal", **figures.to_dict()})
-    else:
-        print(figures)
+    content = {"encoding": given.kind or "sinusoidal", **figures.to_dict()}
+    show(given, content, figures.__str__, None)
 
 
 def _table(given: Any, table: Any) -> None:
@@ -100,7 +98,8 @@ def _learned(given: Any) -> None:
 def _rope(given: Any) -> None:
     from ..analysis import analyze_rope
 
-    _show(given, analyze_rope(rope_of(given), given.trained_length, given.length, quiet=True))
+    rope, trained = rope_of(given)
+    _show(given, analyze_rope(rope, trained, given.length, quiet=True))
 
 
 def _xpos(given: Any) -> None:

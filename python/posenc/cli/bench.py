@@ -1,10 +1,10 @@
 """``posenc bench``: times of the encodings by length."""
 
-import sys
 from typing import Any
 
-from .._arguments import positive, whole
-from ._common import add_command, add_json, add_output, print_json
+from .._arguments import positive, threads, whole
+from .._output import check_picture
+from ._common import add_command, add_json, add_output, show
 
 _EXAMPLES = """\
 examples:
@@ -42,7 +42,7 @@ def add(commands: Any) -> None:
     option(
         "--seconds", type=positive, default=0.5, metavar="X", help="for each time (default: 0.5)"
     )
-    option("--threads", type=whole(1), metavar="N", help="CPU threads (default: torch's own)")
+    option("--threads", type=threads, metavar="N", help="CPU threads (default: torch's own)")
     add_output(parser, "write the line plot (.png, .svg, .pdf)")
     add_json(parser)
 
@@ -52,6 +52,7 @@ def _run(given: Any) -> None:
 
     from ..benchmark import benchmark_positional_encodings
 
+    check_picture(given.output)
     if given.threads is not None:
         torch.set_num_threads(given.threads)
     result = benchmark_positional_encodings(
@@ -66,11 +67,9 @@ def _run(given: Any) -> None:
         seconds=given.seconds,
         quiet=True,
     )
-    if given.json:
-        print_json(result.to_dict())
-    else:
-        print(", ".join(f"{key} {value}" for key, value in result.machine.items()))
-        print(result)
-    if given.output is not None:
-        result.plot(save=given.output)
-        print(f"Written: {given.output}", file=sys.stderr if given.json else sys.stdout)
+
+    def text() -> str:
+        machine = ", ".join(f"{key} {value}" for key, value in result.machine.items())
+        return f"{machine}\n{result}"
+
+    show(given, result.to_dict(), text, lambda: result.plot(save=given.output))

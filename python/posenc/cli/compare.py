@@ -1,11 +1,12 @@
 """``posenc compare``: encodings, attention patterns or scalings side by side."""
 
 import math
-import sys
+from collections.abc import Callable
 from typing import Any
 
-from .._arguments import positive, whole
-from ._common import add_command, add_json, add_output, print_json
+from .._arguments import positive, seed, whole
+from .._output import check_picture
+from ._common import add_command, add_json, add_output, show
 
 _EXAMPLES = """\
 examples:
@@ -33,7 +34,7 @@ def add(commands: Any) -> None:
     two.add_argument("--d-model", type=whole(2), default=64, metavar="N", help="width (64)")
     two.add_argument("--heads", type=whole(1), default=4, metavar="N", help="heads (4)")
     two.add_argument("--causal", action="store_true", help="hide later tokens")
-    two.add_argument("--seed", type=whole(0), default=0, metavar="N", help="default: 0")
+    two.add_argument("--seed", type=seed, default=0, metavar="N", help="default: 0")
     add_output(two, "draw three heads of each (.png, .svg, .pdf)")
 
     three = add_command(kinds, "scalings", "the types of RoPE scaling", _EXAMPLES, _scalings)
@@ -46,28 +47,23 @@ def add(commands: Any) -> None:
         "--trained-length", type=whole(2), default=4096, metavar="N", help="positions (4096)"
     )
     add_output(three, "draw their wavelengths (.png, .svg, .pdf)")
-    for kind in (one, two, three, parser):
-        add_json(kind)
-
-
-def _written(given: Any) -> None:
-    print(f"Written: {given.output}", file=sys.stderr if given.json else sys.stdout)
+    for kind in (one, two, three):
+        add_json(kind, inner=True)
+    add_json(parser)
 
 
 def _encodings(given: Any) -> None:
     from ..analysis.comparison import as_text, trade_offs
+    from ..plots import compare_positional_encodings
 
+    check_picture(given.output)
     names = ("sinusoidal", "learned", "rope", "alibi")
     rows = trade_offs(names, d_model=given.d_model, max_len=given.length)
-    if given.json:
-        print_json([row.to_dict() for row in rows])
-    else:
-        print(as_text(rows, 120))
-    if given.output is not None:
-        from ..plots import compare_positional_encodings
 
+    def draw() -> None:
         compare_positional_encodings(given.length, given.d_model, quiet=True, save=given.output)
-        _written(given)
+
+    show(given, [row.to_dict() for row in rows], lambda: as_text(rows, 120), draw)
 
 
 def _weights(given: Any) -> None:
@@ -75,7 +71,9 @@ def _weights(given: Any) -> None:
 
     from ..analysis import attention_weights
     from ..analysis.weights import random_pair
+    from ..plots import compare_attention_patterns
 
+    check_picture(given.output)
     layers, x = random_pair(given.length, given.d_model, given.heads, given.causal, given.seed)
     i = torch.arange(given.length)
     distance = (i[:, None] - i[None]).abs().double()
@@ -94,28 +92,30 @@ def _weights(given: Any) -> None:
                     "largest_weight": weights[head].max().item(),
                 }
             )
-    if given.json:
-        print_json(rows)
-    else:
-        print(f"{'':8} {'head':>4} {'mean distance':>14} {'entropy (nats)':>15} {'largest':>9}")
-        for row in rows:
-            print(
-                f"{row['encoding']:8} {row['head']:4} {row['mean_distance']:14.2f} "
-                f"{row['entropy']:15.3f} {row['largest_weight']:9.3f}"
-            )
-        print(f"All keys alike: entropy {math.log(given.length):.3f}.")
-    if given.output is not None:
-        from ..plots import compare_attention_patterns
 
+    def text() -> str:
+        lines = [f"{'':8} {'head':>4} {'mean distance':>14} {'entropy (nats)':>15} {'largest':>9}"]
+        lines += [
+            f"{row['encoding']:8} {row['head']:4} {row['mean_distance']:14.2f} "
+            f"{row['entropy']:15.3f} {row['largest_weight']:9.3f}"
+            for row in rows
+        ]
+        return "\n".join([*lines, f"All keys alike: entropy {math.log(given.length):.3f}."])
+
+    def draw() -> None:
         compare_attention_patterns(layers=layers, x=x, save=given.output)
-        _written(given)
+
+    show(given, rows, text, draw)
 
 
 def _scalings(given: Any) -> None:
     from ..analysis import analyze_rope, example_scalings
+    from ..analysis.frequencies import stretched_length
+    from ..plots import rope_wavelengths
     from ..rotary import RotaryPositionalEmbedding
 
-    length = int(given.factor * given.trained_length)
+    check_picture(given.output)
+    length = stretched_length("compare scalings", given.factor, given.trained_length)
     examples = example_scalings(given.head_dim, given.factor, given.trained_length)
     ropes = {
         name: RotaryPositionalEmbedding(given.head_dim, base=given.base, scaling=scaling)
@@ -125,30 +125,31 @@ def _scalings(given: Any) -> None:
         name: analyze_rope(rope, given.trained_length, length, quiet=True)
         for name, rope in ropes.items()
     }
-    if given.json:
-        print_json({name: figures.to_dict() for name, figures in found.items()})
-    else:
-        far = length - 1
-        print(
-            f"At length {length}, {given.factor:g} times the trained one; {given.head_dim} channels"
-        )
-        print(
-            f"{'scaling':14} {'slowed down by':>16} {'turn in training':>17} {'q, k factor':>12} "
-            f"{f'score at {far}':>16}"
-        )
-        for name, figures in found.items():
-            finite = [s for s in figures.stretch if math.isfinite(s)]
-            slowed = f"{min(finite):.3g} ... {max(finite):.3g}"
-            seen = f"{figures.seen_whole} of {len(figures.inv_freq)}"
-            print(
-                f"{name:14} {slowed:>16} {seen:>17} {figures.attention_factor:12.3f} "
-                f"{figures.scores[far]:16.2f}"
-            )
-        print("score: of a similar key so far away, less that at distance 0")
-    if given.output is not None:
-        from ..plots import rope_wavelengths
 
+    def draw() -> None:
         rope_wavelengths(
             ropes, factor=given.factor, trained_length=given.trained_length, save=given.output
         )
-        _written(given)
+
+    content = {name: figures.to_dict() for name, figures in found.items()}
+    show(given, content, _scalings_text(given, found, length), draw)
+
+
+def _scalings_text(given: Any, found: dict[str, Any], length: int) -> Callable[[], str]:
+    def text() -> str:
+        far = length - 1
+        lines = [
+            f"At length {length}, {given.factor:g} times the trained one; "
+            f"{given.head_dim} channels",
+            f"{'scaling':14} {'slowed down by':>16} {'turn in training':>17} {'q, k factor':>12} "
+            f"{f'score at {far}':>16}",
+        ]
+        for name, figures in found.items():
+            seen = f"{figures.seen_whole} of {len(figures.inv_freq)}"
+            lines.append(
+                f"{name:14} {figures.slowed:>16} {seen:>17} {figures.attention_factor:12.3f} "
+                f"{figures.scores[far]:16.2f}"
+            )
+        return "\n".join([*lines, "score: of a similar key so far away, less that at distance 0"])
+
+    return text

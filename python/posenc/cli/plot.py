@@ -6,7 +6,7 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._arguments import positive, whole
+from .._arguments import positive, seed, whole
 from ._common import add_command, add_json, print_json
 from ._sources import add_checkpoint, add_rope, is_rope_given, rope_name, rope_of, table_of
 
@@ -95,10 +95,14 @@ def _add_parameters(parser: Any, function: Callable[..., Any]) -> None:
         else:
             flag = f"--{name}"
             option["type"] = {int: whole(0), float: positive}.get(kind, kind)
+            if name == "seed":
+                option["type"] = seed
             option["metavar"] = {int: "N", float: "X", str: "TEXT"}[kind]
             if several:
                 option["nargs"] = "+"
         text = texts.get(name, "").rstrip(".").replace("``", "").replace("%", "%%")
+        if parameter.default is True:  # the flag undoes what the text describes
+            text = f"switches off: {text}"
         if parameter.default not in (None, True, False) and "default" not in text:
             shown = parameter.default
             shown = " ".join(map(str, shown)) if isinstance(shown, tuple) else shown
@@ -107,7 +111,8 @@ def _add_parameters(parser: Any, function: Callable[..., Any]) -> None:
     if "pe" in parameters or "learned" in parameters:
         add_checkpoint(parser)
     if takes_rope:
-        add_rope(parser)
+        own = parameters.get("head_dim")
+        add_rope(parser, 64 if own is None else own.default)
 
 
 def _kind(annotation: Any) -> tuple[type, bool]:
@@ -129,26 +134,40 @@ def _source(given: Any, function: Callable[..., Any]) -> dict[str, Any]:
     for name in ("pe", "learned"):
         if name in parameters and (table := table_of(given)) is not None:
             return {name: table}
-    if _ROPE & set(parameters) and is_rope_given(given, _SHARED & set(parameters)):
-        from ..analysis.frequencies import known_length
+    if not _ROPE & set(parameters):
+        return {}
+    _refuse_unused(given, set(parameters))
+    if is_rope_given(given, _SHARED & set(parameters)):
         from ..rotary import RotaryPositionalEmbedding
 
-        rope = rope_of(given)
+        rope, trained = rope_of(given)
         if "rope" in parameters:
             return {"rope": rope}
-        named = known_length(rope)
         lengths: dict[str, Any] = {}
-        if "trained_length" in parameters and given.trained_length is None and named is not None:
-            lengths["trained_length"] = named
+        if "trained_length" in parameters and trained is not None:
+            lengths["trained_length"] = trained
         if "factor" in parameters and given.factor is None and rope.factor > 1:
             lengths["factor"] = rope.factor
         plain = RotaryPositionalEmbedding(
             rope.d_model, base=rope.base, rotary_dim=rope.rotary_dim, rotary_start=rope.rotary_start
         )
-        compared = {"without scaling": plain} if rope.scaling else {}
+        compared = {} if rope.rope_type == "default" else {"without scaling": plain}
         name = "ropes" if "ropes" in parameters else "encodings"
         return {name: {**compared, rope_name(rope): rope}, **lengths}
     return {}
+
+
+def _refuse_unused(given: Any, parameters: set[str]) -> None:
+    """--trained-length says something only to a picture that shows it or to a type of scaling."""
+    from ..analysis import example_scalings
+
+    if given.trained_length is None or "trained_length" in parameters:
+        return
+    if given.scaling not in example_scalings():
+        raise ValueError(
+            "--trained-length: expected --scaling with a type here, got "
+            f"{'none' if given.scaling is None else given.scaling}"
+        )
 
 
 def _options(given: Any, function: Callable[..., Any]) -> dict[str, Any]:
