@@ -80,7 +80,7 @@ Tensor bias_of_device(at::ArrayRef<double> slopes, c10::SymInt q_len, c10::SymIn
                        std::move(offset), is_causal, dtype, device);
 }
 
-// Devices without a kernel of ours, Meta among them.
+// Meta, and devices without a kernel of ours.
 Tensor bias_from_list(at::ArrayRef<double> slopes, c10::SymInt q_len, c10::SymInt k_len,
                       OptionalSymInt offset, bool is_causal, std::optional<at::ScalarType> dtype,
                       std::optional<at::Device> device) {
@@ -221,6 +221,7 @@ TORCH_LIBRARY_IMPL(posenc, Autograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(posenc, Meta, m) {
+  m.impl("alibi_bias", bias_from_list);
   m.impl("alibi_bias.Tensor", bias_meta);
   m.impl("alibi_softmax", softmax_meta);
   m.impl("_alibi_softmax_backward", softmax_backward_meta);

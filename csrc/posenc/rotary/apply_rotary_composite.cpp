@@ -44,7 +44,7 @@ at::Tensor scatter_rows(const at::Tensor& grad_rows, const at::Tensor& table,
     grad = grad.sum({0}, /*keepdim=*/true);
   }
   const c10::SymInt width = table.sym_size(-1);
-  grad = grad.flatten(0, 1);
+  grad = grad.reshape_symint({grad.sym_size(0) * grad.sym_size(1), width});
   if (!ids.has_value()) {
     const c10::SymInt rest = table.sym_size(0) - grad.sym_size(0);
     grad = at::cat({grad, at::zeros_symint({rest, width}, grad.options())});
