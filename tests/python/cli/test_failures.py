@@ -18,22 +18,6 @@ pytest.importorskip("matplotlib")
 HUGE = str(10**23)
 
 
-@pytest.fixture
-def run(capsys, tmp_path, monkeypatch):
-    """Runs a command line in an empty folder: exit code, output, errors."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments):
-        try:
-            code = main([str(a) for a in arguments])
-        except SystemExit as stop:  # argparse
-            code = stop.code
-        seen = capsys.readouterr()
-        return code, seen.out, seen.err
-
-    return call
-
-
 SMALL_BENCH = [
     "bench", "--d-model", "8", "--batch-size", "1", "--heads", "2", "--lengths", "4",
     "--seconds", "1e-4", "--no-peers",
