@@ -40,7 +40,6 @@ TableArgs check_apply_rotary(const at::Tensor& x, const at::Tensor& cos, const a
   const int64_t width = core::fixed_size(cos, -1);
   TORCH_CHECK_VALUE(!doubled || width % 2 == 0, op,
                     ": expected doubled tables of an even width, got ", width);
-  TORCH_CHECK_VALUE(rotary_start >= 0, op, ": expected rotary_start >= 0, got ", rotary_start);
   TORCH_CHECK_VALUE(doubled || x.dim() < 1 || rotary_start <= x.sym_size(-1) - 2 * width, op,
                     ": expected cos and sin of one column a pair, at most ",
                     (x.sym_size(-1) - rotary_start) / 2, " for head_dim ", x.sym_size(-1), ", got ",
